@@ -1,22 +1,23 @@
-"""Every error a part of Sark shows another, in one tree.
+"""Every error that one part of Sark raises to another, in one tree.
 
     SarkError
     ├─ ProtocolError
     │   ├─ LocalProtocolError      we broke the rules: a bug of ours
-    │   └─ RemoteProtocolError     the peer did: the stream is reset, nothing of ours changed
-    ├─ Refused                     a peer said no, with a reason from `protocol.words.Reason`
-    ├─ NotPermitted                a token does not show what it should, or a ticket cannot be used
-    │   └─ BadTicket               a ticket or token is damaged, or none at all
-    ├─ Unreachable                 no way to the peer, or it stopped answering; trying again may help
-    │   └─ Overloaded              it has no time for us now: it did nothing
+    │   └─ RemoteProtocolError     the peer broke the rules: the stream is reset, our state is unchanged
+    ├─ Refused                     a peer refused, with a reason from `protocol.words.Reason`
+    ├─ NotPermitted                a token does not prove what it should, or a ticket cannot be used
+    │   └─ BadTicket               a text is not a ticket or token, or is damaged
+    ├─ Unreachable                 the peer cannot be reached, or stopped answering; a retry may help
+    │   └─ Overloaded              the peer has no time for us now, and did nothing
     ├─ RunError                    a task could not be measured (broken model, crash, time limit)
     ├─ CampaignError               the campaign file is wrong: file, line, hint
     ├─ SettingsError               a setting in config.toml, the environment or a flag is wrong
     ├─ NothingFits                 no device of the swarm fits a task
     └─ ResourceError               this machine lacks something: port, disk, data folder, rights
-        └─ StoreUnreachable        the database server of the store does not answer; trying again may help
+        └─ StoreUnreachable        the database server of the store does not answer; a retry may help
 
-Each carries what the command line prints: one line for what, one for why or what to do (`hint`), and an exit code.
+Each error carries what the command line prints: a line that says what happened, a line that says why or what to do (`hint`), and an exit
+code.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ EXIT_CODES: Final = {
     6: "a local resource is missing: port, disk, folder, or a package",
     130: "interrupted by Ctrl-C; a campaign goes on, except that of `bench --on`, which is cancelled",
 }
-"""Of `sark-node`, and what each means."""
+"""The exit codes of `sark-node`, and their meanings."""
 
 
 class SarkError(Exception):
-    """Base of all of them; never raised itself."""
+    """Base of all Sark errors; never raised itself."""
 
     exit_code: ClassVar[int] = 1
 
@@ -51,19 +52,19 @@ class SarkError(Exception):
 
 
 class ProtocolError(SarkError):
-    """Base of the two ways a conversation can go wrong; never raised itself."""
+    """Base of the two kinds of protocol violations; never raised itself."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We tried something the tables do not allow. State is unchanged; it is a bug to be mended."""
+    """We tried something that the tables do not allow. State is unchanged; it is a bug to fix."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what the protocol does not allow. Its stream must be reset; our state is unchanged."""
+    """The peer sent something that the protocol does not allow. Its stream must be reset; our state is unchanged."""
 
 
 class Refused(SarkError):
-    """A peer answered no. `reason` is one of the words; `retry_after_s` is None where trying again is no use."""
+    """A peer refused. `reason` is one of the words; `retry_after_s` is None if a retry cannot help."""
 
     exit_code: ClassVar[int] = 5
 
@@ -76,21 +77,21 @@ class Refused(SarkError):
 
 
 class NotPermitted(SarkError):
-    """A token does not show that its bearer may do this, or a join ticket cannot be used. Never quotes the token."""
+    """A token does not prove that its bearer may do this, or a join ticket cannot be used. Never quotes the token."""
 
     exit_code: ClassVar[int] = 5
 
 
 class BadTicket(NotPermitted):
-    """What was typed as a ticket or token is none, or is damaged."""
+    """A text given as a ticket or token is not one, or is damaged."""
 
     exit_code: ClassVar[int] = 2
 
 
 class Unreachable(SarkError):
-    """No link to the peer could be had, or the one there was fell silent. Nothing is known of what it did last.
+    """There is no link to the peer, or the existing one fell silent. What the peer did last is unknown.
 
-    `refused`: its machine answered at every address that nobody listens there any more.
+    `refused`: at every address, its machine answered that nobody listens there any more.
     """
 
     exit_code: ClassVar[int] = 4
@@ -101,7 +102,7 @@ class Unreachable(SarkError):
 
 
 class Overloaded(Unreachable):
-    """The peer answers, but would not do what was asked before our deadline, and did nothing of it."""
+    """The peer answers, but would not do the work before our deadline, and did none of it."""
 
     def __init__(self, what: str, *, retry_after_s: float) -> None:
         super().__init__(what)
@@ -109,7 +110,7 @@ class Overloaded(Unreachable):
 
 
 class RunError(SarkError):
-    """A task could not be measured. `permanent`: the model itself is at fault, another device will not do better."""
+    """A task could not be measured. `permanent`: the model itself is at fault, so another device will not do better."""
 
     def __init__(self, what: str, *, reason: Reason, permanent: bool, hint: str = "") -> None:
         super().__init__(what, hint=hint)
@@ -128,11 +129,11 @@ class CampaignError(SarkError):
         self.file = file
         self.line = line
         self.detail = what
-        """Without the place."""
+        """The message without file and line."""
         self.others: tuple[tuple[int, str, str], ...] = ()
-        """What else is wrong in the file: line, what, hint. Also counted in `hint`."""
+        """Further errors in the file: line, what, hint. They are also counted in `hint`."""
         self.first_hint = hint
-        """The hint without what is said there of others."""
+        """The hint without the count of further errors."""
 
 
 class SettingsError(SarkError):
@@ -142,7 +143,7 @@ class SettingsError(SarkError):
 
 
 class NothingFits(SarkError):
-    """No device of the swarm fits a task; `hint` carries the clause by clause count."""
+    """No device of the swarm fits a task; `hint` contains the counts clause by clause."""
 
     exit_code: ClassVar[int] = 3
 
@@ -154,7 +155,7 @@ class ResourceError(SarkError):
 
 
 class StoreUnreachable(ResourceError):
-    """The database server of the store does not answer. What was stored before is there."""
+    """The database server of the store does not answer. Data stored before is still there."""
 
 
 def first_error(group: BaseExceptionGroup[E]) -> E:

@@ -1,4 +1,4 @@
-"""The closed lists of words that go over the wire, into rows and onto the screen. A word is never renamed or reused.
+"""The closed lists of words used on the wire, in rows and on the screen. A word is never renamed or reused.
 
 Retired words stay listed in SPEC.md.
 """
@@ -15,27 +15,27 @@ class Reason(StrEnum):
 
     # a refusal of a request
     NOT_ALLOWED = "not-allowed"
-    """The caller is not on the list of those this node serves."""
+    """The caller is not among those that this node serves."""
     DOES_NOT_FIT = "does-not-fit"
-    """A clause of the requirement is not met by this node."""
+    """This node does not meet a clause of the requirement."""
     BUSY = "busy"
-    """All places are taken and the queue is full."""
+    """All slots are taken and the queue is full."""
     STALE_QUOTE = "stale-quote"
-    """The ledger moved on since the quote; a fresh one comes with the answer."""
+    """The ledger has changed since the quote; a fresh quote comes with the answer."""
     NOT_SERVING = "not-serving"
     """The node is faulty, draining or leaving."""
     QUOTA = "quota"
-    """All places that the caller's permission allows here are taken."""
+    """All slots that the caller's permission allows here are taken."""
     DISK_FULL = "disk-full"
     UNKNOWN = "unknown"
     """No such lease, task, ticket, blob or campaign here."""
     STALE_EPOCH = "stale-epoch"
     """A scheduler with a higher epoch has adopted the campaign."""
     OVERLOADED = "overloaded"
-    """A per-peer limit was reached; try again after the time given."""
+    """A limit for each peer was reached; retry after the given time."""
     BAD_REQUEST = "bad-request"
     NOT_A_HOLDER = "not-a-holder"
-    """This node keeps no adverts of others."""
+    """This node stores no adverts for others."""
     # the end of a lease
     EXPIRED = "expired"
     PREEMPTED = "preempted"
@@ -44,13 +44,13 @@ class Reason(StrEnum):
     LOST = "lost"
     """The worker restarted or vanished while it held the task."""
     ADOPTED = "adopted"
-    """Another scheduler carries the campaign on."""
+    """Another scheduler has taken over the campaign."""
     # the end of a run
     BROKEN_MODEL = "broken-model"
     NO_SHAPE = "no-shape"
-    """The task does not say how large the model's inputs are, or gives sizes with which the model does not run."""
+    """The task does not give the sizes of the model's inputs, or gives sizes with which the model does not run."""
     WRONG_UNIT = "wrong-unit"
-    """The unit that was asked for did not run the model, or this device lacks something that it needs for it."""
+    """The requested unit did not run the model, or this device lacks something that the unit needs for it."""
     WRONG_HASH = "wrong-hash"
     FETCH_FAILED = "fetch-failed"
     CRASHED = "crashed"
@@ -58,14 +58,14 @@ class Reason(StrEnum):
     TIMED_OUT = "timed-out"
     CHECK_FAILED = "check-failed"
     NOT_WITNESSED = "not-witnessed"
-    """The record is not what its scheduler witnessed while it ran."""
+    """The record differs from what its scheduler witnessed during the run."""
     WRONG_OUTPUTS = "wrong-outputs"
-    """The scheduler repeated an inference of the run and got other outputs."""
+    """The scheduler repeated an inference of the run and got different outputs."""
     NOTHING_FITS = "nothing-fits"
     GAVE_UP = "gave-up"
-    """All attempts were used."""
+    """All attempts were used up."""
     NOT_TRUSTED = "not-trusted"
-    """The submitter does not trust the worker, or not any more."""
+    """The submitter does not trust the worker, or no longer does."""
 
 
 class WorkerState(StrEnum):
@@ -79,10 +79,10 @@ class WorkerState(StrEnum):
 
 
 class Right(StrEnum):
-    """What a permission lets its holder do at a worker."""
+    """What a permission allows its holder at a worker."""
 
     SUBMIT = "submit"
-    """Have tasks run, and look after them: probe, commit, renew, cancel, release, adopt, and the blobs that belong to them."""
+    """Have tasks run, and manage them: probe, commit, renew, cancel, release, adopt, and the blobs that belong to them."""
     STATUS = "status"
     """Ask for quotes, leases and the status of the device."""
     CONTROL = "control"
@@ -90,16 +90,16 @@ class Right(StrEnum):
 
 
 class Role(StrEnum):
-    """What a member of a pool is there for."""
+    """What a member of a pool does."""
 
     WORKER = "worker"
-    """Its device runs what the pool's submitters ask for."""
+    """Its device runs tasks for the pool's submitters."""
     SUBMIT = "submit"
     """It may have the pool's workers run its campaigns."""
 
 
 class RunOutcome(StrEnum):
-    """How a run ended, as the worker signs it."""
+    """How a run ended, as signed by the worker."""
 
     COMPLETE = "complete"
     FAILED = "failed"
@@ -107,7 +107,7 @@ class RunOutcome(StrEnum):
 
 
 class ProtocolId(StrEnum):
-    """The protocol ids, one for each family of exchanges; each is versioned apart."""
+    """The protocol ids, one for each family of exchanges, each with its own version."""
 
     INDEX = "/sark/index/1"
     WORK = "/sark/work/1"
@@ -119,11 +119,11 @@ class ProtocolId(StrEnum):
 
 
 SIMULATED_UNIT: Final = "Fake (Simulation)"
-"""The unit whose figures come from a script. Pretended devices offer no other."""
+"""The unit whose figures come from a script; simulated devices offer no other."""
 
 
 def asks_for_simulated_unit(spec: str) -> bool:
-    """Whether a stored campaign asks for the simulated unit, be it for a part of its tasks only."""
+    """Whether a stored campaign asks for the simulated unit, at least for some of its tasks."""
     if SIMULATED_UNIT not in spec:
         return False
     try:

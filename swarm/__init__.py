@@ -1,8 +1,8 @@
-"""The network every role stands on: identity, links that speak messages, the index, file transfer."""
+"""The network that every role builds on: identity, links that carry messages, the index, file transfer."""
 
 from swarm.base import lean
 
 PART_OF = "sark-node"
-"""Tells this package from another of the same name; `sark.py` looks for it at start."""
+"""Distinguishes this package from another of the same name; `sark.py` looks for it at start."""
 
 lean.install()

@@ -1,1 +1,1 @@
-"""What both peers and drivers must agree on: model file formats, pre- and post-run steps, phases. Standard library only."""
+"""What both peers and drivers must agree on: model file formats, pre-run and post-run steps, phases. Standard library only."""

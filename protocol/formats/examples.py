@@ -1,4 +1,4 @@
-"""Examples that a model is given to be evaluated, and its answers: lists of named tensors or texts, as bytes that both sides check.
+"""Examples on which a model is evaluated, and its answers: lists of named tensors or texts, as bytes that both sides check.
 
 8 bytes length, little endian │ [[["x", "float32", [1, 4]], …], …] or [[["", "text", [27]]], …] in JSON │ bytes of all values in order
 """
@@ -14,18 +14,18 @@ from typing import Any, Final, NamedTuple
 MIB: Final = 1024**2
 MAX_EXAMPLES: Final = 10_000
 MAX_EXAMPLE_BYTES: Final = 256 * MIB
-"""Bytes that all examples of one model may have together."""
+"""Most bytes of all examples of one model together."""
 MAX_ANSWER_BYTES: Final = 4 * MIB
-"""Bytes that all answers of one run may have together: the answers stand in its record."""
+"""Most bytes of all answers of one run together, since the answers are part of its record."""
 MAX_HEAD: Final = 16 * MIB
 MAX_VALUES: Final = 64
-"""Inputs of a model, or outputs."""
+"""Most inputs of a model, or outputs."""
 MAX_RANK: Final = 16
 MAX_NAME: Final = 500
 UNNAMED: Final = ""
-"""The name of a text, and of the only input of a model where it is not named."""
+"""The name of a text, and of a model's only input if it has no name."""
 TEXT: Final = "text"
-"""The type of UTF-8 text, whose only size is its bytes."""
+"""The type of UTF-8 text, whose only dimension is its number of bytes."""
 WIDTHS: Final[Mapping[str, int]] = MappingProxyType(
     {
         **{f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)},
@@ -34,12 +34,12 @@ WIDTHS: Final[Mapping[str, int]] = MappingProxyType(
         TEXT: 1,
     }
 )
-"""Bytes of an element, by the name of its type in NumPy."""
+"""Bytes of an element, by the NumPy name of its type."""
 _LENGTH: Final = 8
 
 
 class Value(NamedTuple):
-    """A tensor in C order, little-endian, or a text."""
+    """A tensor in C order, little-endian; or a text."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,12 +47,12 @@ class Value(NamedTuple):
 
     @property
     def text(self) -> str | None:
-        """None: it is a tensor."""
+        """The text; None if the value is a tensor."""
         return self.data.decode() if self.dtype == TEXT else None
 
 
 Values = Mapping[str, Value]
-"""Of one example, or of one answer, by name."""
+"""The values of one example, or of one answer, by name."""
 
 
 def text_value(text: str) -> Value:

@@ -1,7 +1,7 @@
-"""Which formats of models there are, and which of them the units of each framework run: known before a device is asked.
+"""The formats of models, and which of them the units of each framework run; known before a device is asked.
 
-A unit's name ends in its framework: `CPU (ONNX)`. Units of frameworks that are not listed here, of drivers of somebody
-else's, say themselves which formats they run (`UnitFormats`), as their devices advertise; those that do not say may run any.
+A unit's name ends in its framework: `CPU (ONNX)`. Units of frameworks that are not listed here, from third-party drivers, say themselves
+which formats they run (`UnitFormats`), and their devices advertise it. A unit that does not say may run any format.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from protocol.formats.gpu_units import without_number
 from protocol.formats.model_files import ModelFormat
 
 UnitFormats = Mapping[str, tuple[str, ...]]
-"""Formats that units of frameworks not listed here run, by unit without a number; empty: it does not say. A format that is not in `FORMATS`
-is one of a driver's own."""
+"""Formats that units of frameworks not listed here run, by unit without a number; empty: the unit does not say. A format that is not in
+`FORMATS` is a driver's own."""
 
 
 class Format(NamedTuple):
     """A format of model files."""
 
     title: str
-    """Of one model in it, with its article."""
+    """Name of one model in the format, with its article."""
     kinds: tuple[ModelFormat, ...]
-    """What its bytes show; empty: they do not tell."""
+    """What the bytes of its files show; empty: they do not identify the format."""
     endings: tuple[str, ...]
-    """Of file names that are in this format and no other."""
+    """File name endings that belong to this format and no other."""
     unmarked: tuple[str, ...] = ()
-    """Of these, those of files whose bytes do not tell."""
+    """Those of `endings` whose files cannot be identified by their bytes."""
 
 
 FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
@@ -51,7 +51,7 @@ FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
         "transformers": Format("a Transformers model", (ModelFormat.TRANSFORMERS,), ()),
     }
 )
-"""By the word that campaigns and drivers use."""
+"""Formats by the word that campaigns and drivers use."""
 
 RUN_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -67,66 +67,66 @@ RUN_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "MLX": ("transformers",),
     }
 )
-"""Formats by framework. Each has a driver, called as the framework in small letters, and a unit on the processor, but for those in
+"""Formats by framework. Each framework has a driver, named after it in lower case, and a unit on the processor unless it is in
 `ON_GPUS_ALONE`."""
 NO_MORE: Final[UnitFormats] = MappingProxyType({})
 ON_GPUS_ALONE: Final[Mapping[str, str]] = MappingProxyType({"TensorRT": "ONNX"})
-"""Frameworks without a unit on the processor, and the one that runs their formats there."""
+"""Frameworks without a unit on the processor → the framework that runs their formats there."""
 
 
 WORKLOADS: Final = (".yaml", ".yml", ".json")
-"""Endings of workloads, which stand in the place of a model for units that ask a server."""
+"""File name endings of workloads, which take the place of a model for units that send requests to a server."""
 TITLES: Final = (
     f"models are {', '.join(form.title for form in FORMATS.values())}, or a workload ({', '.join(WORKLOADS)})"
 )
 
 
 def framework_of(unit: str) -> str:
-    """`ONNX` of `CPU (ONNX)`; empty if the name has none."""
+    """`ONNX` for `CPU (ONNX)`; empty if the name has no framework."""
     return unit[unit.rindex("(") + 1 : -1] if unit.endswith(")") and "(" in unit else ""
 
 
 def format_of_name(name: str) -> str | None:
-    """The format of a file called so; None: the ending does not tell."""
+    """The format of a file with this name; None: the ending does not identify it."""
     lower = name.rstrip("/\\").lower()
     return next((key for key, form in FORMATS.items() if lower.endswith(form.endings)), None)
 
 
 def format_of_kind(kind: ModelFormat) -> str | None:
-    """The format of a model with such bytes; None: they do not tell."""
+    """The format of a model with such bytes; None: they do not identify it."""
     return next((key for key, form in FORMATS.items() if kind in form.kinds), None)
 
 
 def taken_by(unit: str, more: UnitFormats = NO_MORE) -> tuple[str, ...] | None:
-    """The formats that the unit runs, its framework's own first; None: it is not known."""
+    """The formats that the unit runs, its framework's own first; None: unknown."""
     return RUN_BY.get(framework_of(unit)) or more.get(without_number(unit)) or None
 
 
 def runs(unit: str, form: str | None, more: UnitFormats = NO_MORE) -> bool:
-    """Whether the unit may run a model in this format. None: it is not known."""
+    """Whether the unit may run a model in this format; also true if its formats are unknown."""
     taken = taken_by(unit, more)
     return form is None or taken is None or form in taken
 
 
 def chosen_format(unit: str, forms: Sequence[str], more: UnitFormats = NO_MORE) -> str | None:
-    """Which of several files of one model the unit measures: its framework's own format before those that it converts. None: none of them,
-    or, of a unit of which nothing is known, any."""
+    """Which of several files of one model the unit measures: its framework's own format before formats that it converts. None: none of them
+    or, if nothing is known about the unit, any of them."""
     return next((form for form in taken_by(unit, more) or () if form in forms), None)
 
 
 def words_of(unit: str, more: UnitFormats = NO_MORE) -> str:
-    """The formats that a unit runs of which they are known: `pt2, torchscript and safetensors`."""
+    """The formats that a unit runs, in words, if they are known: `pt2, torchscript and safetensors`."""
     *first, last = taken_by(unit, more) or ("any format",)
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def driver_of(framework: str) -> str:
-    """The name of its driver: `llamacpp` of `llama.cpp`."""
+    """The name of the framework's driver: `llamacpp` for `llama.cpp`."""
     return framework.lower().replace(".", "")
 
 
 def cpu_unit(framework: str) -> str:
-    """The unit that every device with its driver has, or with that of `ON_GPUS_ALONE`."""
+    """The unit that every device has which has the framework's driver, or the driver of the one in `ON_GPUS_ALONE`."""
     return f"CPU ({ON_GPUS_ALONE.get(framework, framework)})"
 
 
@@ -136,5 +136,5 @@ def plain_unit(form: str) -> str:
 
 
 def suggestion(form: str) -> str:
-    """What to write for a model that its units do not run: `measure it with units: [CPU (LiteRT)]`."""
+    """What to write for a model whose units cannot run it: `measure it with units: [CPU (LiteRT)]`."""
     return f"measure it with units: [{plain_unit(form)}]"

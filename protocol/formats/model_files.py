@@ -1,7 +1,7 @@
-"""The format of a model file, by its bytes; and which formats can run code. Reads the model's own files and nothing else.
+"""Determines the format of a model file from its bytes, and which formats can run code. Reads nothing but the model's own files.
 
-A format that carries a program (TorchScript, `torch.export`) can do more than compute: a device runs it for people that its owner knows,
-never for strangers. A plain pickle is never opened.
+A format that contains a program (TorchScript, `torch.export`) can do more than compute, so a device runs it only for users that its owner
+knows, never for strangers. A plain pickle is never opened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class FormatError(ValueError):
 
 
 class ModelFormat(StrEnum):
-    """A model's format, in words for people."""
+    """A model's format, in words for users."""
 
     TORCHSCRIPT = "TorchScript"
     EXPORTED = "torch.export program"
@@ -41,9 +41,9 @@ class ModelFormat(StrEnum):
 
 
 RUNS_CODE: Final = frozenset({ModelFormat.TORCHSCRIPT, ModelFormat.EXPORTED})
-"""Never run for strangers."""
+"""Formats never run for strangers."""
 UNPICKLES: Final = frozenset({ModelFormat.CHECKPOINT, ModelFormat.PICKLE})
-"""Never opened."""
+"""Formats never opened."""
 _PROGRAM_SUFFIXES: Final = frozenset({".pt", ".pt2", ".pth", ".ts", ".jit", ".bin", ".ckpt", ".pkl"})
 
 _MAGIC: Final = (
@@ -51,7 +51,7 @@ _MAGIC: Final = (
     (4, b"TFL3", ModelFormat.TFLITE),
     (4, b"ET1", ModelFormat.EXECUTORCH),
 )
-"""Offset, bytes there, and the format that has them."""
+"""Offset, the bytes there, and the format that has them."""
 _EXPORT: Final = "export it to ONNX first"
 _UNPACK: Final = "unpack it first"
 _OTHER_FILE: Final = "give the model's file"
@@ -79,21 +79,21 @@ _SIGNATURES: Final[tuple[tuple[int, bytes, str, str], ...]] = (
     (0, b"\xff\xd8\xff", "a picture", _OTHER_FILE),
     (0, b"%PDF", "a PDF document", _OTHER_FILE),
 )
-"""Offset, bytes there, what the file is, what to do."""
+"""Offset, the bytes there, what the file is, what to do."""
 
 
 def has_program_suffix(name: str) -> bool:
-    """Whether a file of this name is usually one that carries a program or a pickle. The driver looks at the bytes."""
+    """Whether a file of this name usually contains a program or a pickle. The driver checks the bytes."""
     return PurePosixPath(name.lower()).suffix in _PROGRAM_SUFFIXES
 
 
 def may_run_code(unit: str, name: str) -> bool:
-    """Whether a model of this name on this unit is one that strangers may not have run."""
+    """Whether strangers may not have a model of this name run on this unit."""
     return unit.endswith(TORCH) and has_program_suffix(name)
 
 
 def find_other_format(head: bytes) -> tuple[str, str] | None:
-    """What a file that begins with `head` (512 bytes are enough) is, and what to do, if it is plainly no model."""
+    """If a file that begins with `head` (512 bytes are enough) is clearly not a model: what it is, and what to do."""
     for offset, signature, what, hint in _SIGNATURES:
         if head.startswith(signature, offset):
             return what, hint
@@ -155,9 +155,10 @@ def _archive_format(path: Path) -> ModelFormat:
 
 
 def read_members(path: Path) -> dict[str, int]:
-    """Unpacked size of each file in an archive of torch's, by its name below the archive's one folder.
+    """Unpacked size of each file in a torch archive, by its name below the archive's only folder.
 
-    Raises `FormatError` for one that two readers could read in two ways: a name twice, a name that leads out, more than one folder.
+    Raises `FormatError` if two readers could interpret the archive differently: a duplicate name, a name that leads outside, several
+    folders.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -180,7 +181,7 @@ def read_members(path: Path) -> dict[str, int]:
 
 
 def read_member(path: Path, name: str, most: int) -> bytes:
-    """The bytes of one file in the archive. Raises `FormatError` when it is not there, or larger than `most`."""
+    """The bytes of one file in the archive. Raises `FormatError` if it is missing, or larger than `most`."""
     try:
         with zipfile.ZipFile(path) as archive:
             root = archive.infolist()[0].filename.partition("/")[0]

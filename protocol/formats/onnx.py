@@ -1,4 +1,4 @@
-"""Reads what is needed of an ONNX file without any package: whether it is whole, its inputs, and the tables that they index."""
+"""Reads the necessary parts of an ONNX file without any package: whether it is complete, its inputs, and the tables that they index."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from protocol.formats.shapes import InputPort
 
 MAX_INPUTS: Final = 1000
 MAX_NODES: Final = 20_000
-"""Larger graphs are not searched: each launch would do it."""
+"""Larger graphs are not searched, since each launch would do it."""
 PASS_THROUGH: Final = frozenset(
     {"Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Transpose"}
 )
-"""Operators that leave ids unchanged."""
+"""Operators that pass ids on unchanged."""
 
 # field numbers in onnx.proto
 MODEL_GRAPH = 7
@@ -32,25 +32,25 @@ TYPE_TENSOR, TENSOR_ELEMENT, TENSOR_SHAPE, SHAPE_DIM = 1, 1, 2, 1
 DIM_VALUE, DIM_PARAM = 1, 2
 _NAMES: Final = "float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64"
 ELEMENTS: Final[Mapping[int, str]] = MappingProxyType(dict(enumerate(_NAMES.split(), 1)) | {16: "bfloat16"})
-"""Types of elements by their number, as NumPy calls them where it has them."""
+"""Element types by number, with NumPy's names where it has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxGraph:
-    """What a model file says of itself."""
+    """What a model file says about itself."""
 
     inputs: tuple[InputPort, ...]
     operators: int
     external: tuple[str, ...] = ()
-    """Files with weights, as the model names them."""
+    """Files with weights, by the names in the model."""
     types: Mapping[str, str] = field(default_factory=dict)
-    """Of elements, by the name of an input or output; without those that it does not say, or that are rare."""
+    """Element types by the name of an input or output; without missing and rare types."""
     outputs: tuple[InputPort, ...] | None = None
-    """None: at least one has no shape in the file."""
+    """None: at least one output has no shape in the file."""
 
 
 def read_graph(path: Path) -> OnnxGraph:
-    """The graph of the model in this file. Raises `FormatError` for one that is not a whole ONNX model; its weights are not looked at."""
+    """The graph of the model in this file. Raises `FormatError` if it is not a complete ONNX model; its weights are not checked."""
     try:
         with path.open("rb") as file:
             model = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -68,7 +68,7 @@ def read_graph(path: Path) -> OnnxGraph:
 
 
 def read_depth(path: Path) -> int | None:
-    """Operators on the longest way through the model in this file; None: it cannot be read, or has too many."""
+    """Number of operators on the longest path through the model in this file; None: it cannot be read, or has too many operators."""
     try:
         with path.open("rb") as file:
             model = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -114,9 +114,9 @@ def _graph(graph: memoryview) -> OnnxGraph:
 
 
 def read_table_rows(path: Path, inputs: Sequence[str]) -> Mapping[str, int]:
-    """For each of `inputs` that is an index into a stored table: the rows of its shortest table.
+    """For each of `inputs` that is an index into a stored table: the number of rows of its shortest table.
 
-    Follows only the plain case: an input, perhaps cast or reshaped, that a Gather looks up in stored weights.
+    Follows only the simple case: an input, possibly cast or reshaped, that a Gather uses to index stored weights.
     """
     try:
         with path.open("rb") as file:
@@ -130,7 +130,7 @@ def read_table_rows(path: Path, inputs: Sequence[str]) -> Mapping[str, int]:
 
 
 def _port(part: memoryview) -> tuple[InputPort, str | None, bool]:
-    """An input or output, the type of its elements, and whether the file says its shape."""
+    """An input or output, its element type, and whether the file gives its shape."""
     shape: list[int | str | None] = []
     element, has_shape = None, False
     for type_ in _parts(part, INPUT_TYPE):
@@ -154,7 +154,7 @@ def _dimension(part: memoryview) -> int | str | None:
 
 
 def _table_rows_in(graph: Iterator[tuple[int, memoryview]], inputs: Sequence[str]) -> Mapping[str, int]:
-    sizes: dict[str, list[int]] = {}  # of the stored weights
+    sizes: dict[str, list[int]] = {}  # shapes of the stored weights
     nodes: list[memoryview] = []
     for number, part in graph:
         if number == GRAPH_INITIALIZER:
@@ -163,7 +163,7 @@ def _table_rows_in(graph: Iterator[tuple[int, memoryview]], inputs: Sequence[str
             nodes.append(part)
             if len(nodes) > MAX_NODES:
                 return {}
-    sources = {name: name for name in inputs}  # the input that a value is
+    sources = {name: name for name in inputs}  # value → the input that it equals
     rows: dict[str, int] = {}
     for node in nodes:
         operator = _text(node, NODE_OP_TYPE)
@@ -209,7 +209,7 @@ def _byte_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Number and content of each protobuf field: a whole number, or the bytes of a text, a list or a message. Raises `ValueError`."""
+    """Number and content of each protobuf field: an integer, or the bytes of a text, a list or a message. Raises `ValueError`."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

@@ -17,13 +17,13 @@ class Phase(StrEnum):
     RUN = "run"
     CHECK = "check"
     CLEANUP = "cleanup"
-    """Post-run steps, and whatever the driver has to put away."""
+    """Post-run steps, and the driver's own cleanup."""
     UPLOAD = "upload"
 
 
 NODE_PHASES: Final = frozenset({Phase.QUEUED, Phase.FETCH, Phase.UPLOAD})
-"""Reported by the node; all others happen in a driver's child process."""
+"""Phases that the node reports; all others happen in a driver's child process."""
 
 
 BUSY: Final = "waits for other work on the device to end"
-"""For a preparation that counts seconds: a device measures when it is idle, or after that time anyway."""
+"""The reason shown while preparation counts seconds: a device measures once it is idle, or when that time is over."""

@@ -1,4 +1,4 @@
-"""Models made as bytes, without the onnx package: something of a known size to run where no model of anybody's is at hand."""
+"""Models generated as bytes, without the onnx package: something of a known size to run where no other model is available."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final
 
 NAME: Final = "reference"
-"""What rows call the model that ours are measured beside, so that devices and days can be compared through it."""
+"""The name in rows of the model beside which others are measured, so that devices and days can be compared."""
 FLOAT: Final = 1
 _IR_VERSION: Final = 8
 _OPSET: Final = 13
@@ -32,7 +32,7 @@ def _varint(value: int) -> bytes:
 
 
 def _value(name: str, *sizes: int) -> bytes:
-    """A named tensor of floats with a fixed shape (ValueInfoProto)."""
+    """A named float tensor with a fixed shape (ValueInfoProto)."""
     shape = b"".join(_bytes(1, _number(1, size)) for size in sizes)
     tensor = _number(1, FLOAT) + _bytes(2, shape)
     return _bytes(1, name.encode()) + _bytes(2, _bytes(1, tensor))
@@ -44,14 +44,14 @@ def _node(operator: str, inputs: tuple[str, ...], output: str) -> bytes:
 
 
 def _weights(name: str, size: int) -> bytes:
-    """A square matrix of small numbers that differ (TensorProto, raw data)."""
+    """A square matrix of small, differing numbers (TensorProto, raw data)."""
     row = [((at * 37) % 101 - 50) / (50 * size**0.5) for at in range(size)]
     raw = b"".join(struct.pack(f"<{size}f", *(row[shift:] + row[:shift])) for shift in range(size))
     return _number(1, size) + _number(1, size) + _number(2, FLOAT) + _bytes(8, name.encode()) + _bytes(9, raw)
 
 
 def chain_of_products(size: int = 192, layers: int = 4, rows: int = 32) -> bytes:
-    """An ONNX model: a `rows` × `size` input goes through `layers` products with one matrix, each followed by Tanh."""
+    """An ONNX model: a `rows` × `size` input passes through `layers` products with one matrix, each followed by Tanh."""
     nodes, last = [], "x"
     for layer in range(layers):
         nodes.append(_node("MatMul", (last, "w"), f"p{layer}"))
@@ -65,7 +65,7 @@ def chain_of_products(size: int = 192, layers: int = 4, rows: int = 32) -> bytes
 
 @cache
 def reference_model() -> bytes:
-    """The same bytes in every version: ratios to it stay comparable."""
+    """The model's bytes, identical in every version, so that ratios to it stay comparable."""
     return chain_of_products()
 
 

@@ -1,7 +1,7 @@
-"""The shape of each input of a model: from what the model fixes and what its user gives. Pure.
+"""Determines the shape of each input of a model, from what the model fixes and what its user gives. Pure.
 
-Nothing is guessed but the batch, which is 1 unless given: a time without its shape means nothing. A dynamic axis is called by its symbol
-(`height`), which names all axes of that symbol, or by its place (`x[2]`), which names one. A shape names a whole input.
+Only the batch is guessed, as 1 unless given: a time without its shape means nothing. A dynamic axis is named by its symbol (`height`),
+which stands for all axes with that symbol, or by its position (`x[2]`), which stands for one. A shape is given for a whole input.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 BATCH: Final = re.compile(r"^(n|b|bs|batch.*|.*batch(_?size)?|num_?batch.*)$", re.IGNORECASE)
-"""Symbols of the batch."""
+"""Symbols that mean the batch."""
 PLACEHOLDER: Final = re.compile(r"^(\?|-1|none|unk|unknown|dyn|dynamic)?$", re.IGNORECASE)
-"""Symbols that stand for none: two axes that bear one may differ."""
+"""Symbols that mean nothing: two axes with such a symbol may differ."""
 _OPAQUE: Final = re.compile(
     r"^(unk_*\d+|dynamicdimension\.\d+|p2o\..*|s\d+|dim_?\d+|dynamic_axes_\d+)$", re.IGNORECASE
 )
-"""Symbols that exporters number: they do not say what the axis is."""
+"""Symbols numbered by exporters, which do not say what the axis is."""
 STATE: Final = re.compile(r"state|hidden|^(h|c|h0|c0|hx|cx|hn|cn)$", re.IGNORECASE)
 USUAL: Final[tuple[tuple[re.Pattern[str], int], ...]] = (
     (re.compile(r"past|cache", re.IGNORECASE), 16),
@@ -28,11 +28,11 @@ USUAL: Final[tuple[tuple[re.Pattern[str], int], ...]] = (
     (re.compile(r"^(h|w|height|width|.*_(height|width)|img_?(h|w)|image_?size)$", re.IGNORECASE), 224),
     (re.compile(r"samples?|audio", re.IGNORECASE), 16000),
 )
-"""Sizes that stand in an example, by symbol. Never taken by themselves."""
+"""Sizes by symbol, used in suggested examples. Never applied automatically."""
 RATES: Final = frozenset({"sr", "sample_rate", "sampling_rate"})
-"""Inputs that say how many samples a second of sound has."""
+"""Inputs that give the number of sound samples per second."""
 SOUND: Final = 512
-"""Samples that such models take at once."""
+"""Number of samples that such models take at once."""
 IMAGE_CHANNELS: Final = (1, 3, 4)
 MAX_SIZE: Final = 2**31
 _SHAPE: Final = re.compile(r"\s*\d{1,10}\s*([,x×]\s*\d{1,10}\s*)*")
@@ -51,7 +51,7 @@ class InputPort:
         return f"{self.name}[{axis}]"
 
     def symbol(self, axis: int) -> str | None:
-        """The symbol of a dynamic axis; None: it has none that says anything."""
+        """The symbol of a dynamic axis; None: it has no meaningful symbol."""
         size = self.shape[axis]
         return None if not isinstance(size, str) or PLACEHOLDER.match(size) or _OPAQUE.match(size) else size
 
@@ -68,7 +68,7 @@ class InputPort:
 
 @dataclass(frozen=True, slots=True)
 class GivenSizes:
-    """What a user gives of a model's inputs."""
+    """What a user gives for a model's inputs."""
 
     dims: Mapping[str, int] = field(default_factory=dict)
     """Sizes by symbol or `input[axis]`."""
@@ -76,13 +76,13 @@ class GivenSizes:
     """Whole shapes by input."""
     batch: int | None = None
     batch_dim: str | None = None
-    """The dynamic axis of the batch, by symbol or `input[axis]`; None: the first one of the inputs."""
+    """The dynamic axis that is the batch, by symbol or `input[axis]`; None: the first one of the inputs."""
     own: Collection[str] | None = None
-    """Those of `dims` that the model must have: the others may be of other models. None: all."""
+    """Those of `dims` that the model must have; the others may be for other models. None: all."""
 
 
 class ShapeError(ValueError):
-    """What is given is not what the model's inputs need. `hint`: what to do."""
+    """The given sizes do not match the model's inputs. `hint`: what to do."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(f"{what}; {hint}" if hint else what)
@@ -90,7 +90,7 @@ class ShapeError(ValueError):
 
 
 class MissingShape(ShapeError):
-    """Inputs have axes without a size. `example`: a shape for each of them, with usual sizes where they are not known."""
+    """Inputs have axes without a size. `example`: a shape for each of them, with usual sizes where sizes are unknown."""
 
     def __init__(self, ports: Sequence[InputPort], example: Mapping[str, Shape]) -> None:
         self.example = dict(example)
@@ -100,14 +100,14 @@ class MissingShape(ShapeError):
 
     @property
     def options(self) -> str:
-        """For the command line."""
+        """The example as command-line options."""
         return "such as " + " ".join(
             f"--shape '{name}={show_shape(shape, ',')}'" for name, shape in self.example.items()
         )
 
     @property
     def yaml(self) -> str:
-        """For a model of a campaign."""
+        """The example as a campaign's entry for a model."""
         shapes = ", ".join(f"{name}: {list(shape)}" for name, shape in self.example.items())
         return f"such as inputs: {{{shapes}}}"
 
@@ -126,12 +126,12 @@ def show_shape(shape: Sequence[int], between: str = "×") -> str:
 
 
 def dim_keys(ports: Sequence[InputPort]) -> frozenset[str]:
-    """All by which a dynamic axis may be called."""
+    """All keys by which a dynamic axis can be named."""
     return frozenset(_Sizes(ports).axes)
 
 
 def resolve(ports: Sequence[InputPort], given: GivenSizes) -> dict[str, Shape]:
-    """The shape of each input. Raises `ShapeError`: an axis without a size, a size for none, or two for one."""
+    """The shape of each input. Raises `ShapeError` for an axis without a size, a size without an axis, or two sizes for one axis."""
     sizes = _Sizes(ports)
     for name, shape in given.shapes.items():
         sizes.give_shape(name, tuple(shape))
@@ -168,7 +168,7 @@ class _Sizes:
     def __init__(self, ports: Sequence[InputPort]) -> None:
         self.ports = {port.name: port for port in ports}
         self.axes: dict[str, list[tuple[str, int]]] = {}
-        """By each key that may be given."""
+        """Key that may be given → the axes that it names."""
         for port in ports:
             for axis in port.dynamic():
                 place = (port.name, axis)
@@ -233,7 +233,7 @@ class _Sizes:
         return _nearest(key, keys) or f"there are: {', '.join(keys[:8])}"
 
     def spread_symbols(self) -> None:
-        """An axis without a size has that of the other axes of its symbol, if they agree on one."""
+        """Give an axis without a size the size of the other axes with its symbol, if they agree on one."""
         for key, places in self.axes.items():
             values = {self.known[place] for place in places if place in self.known}
             if len(values) == 1 and PLACEHOLDER.match(key) is None:
@@ -247,7 +247,7 @@ class _Sizes:
         )
 
     def example(self, port: InputPort) -> Shape:
-        """Its shape, with usual sizes where none is known."""
+        """The shape of a port, with usual sizes where sizes are unknown."""
         return tuple(
             size
             if isinstance(size, int)
@@ -257,7 +257,7 @@ class _Sizes:
 
 
 def _usual(port: InputPort, axis: int, others: Collection[str]) -> int:
-    """What stands in an example: a piece of sound beside its rate, else by the symbol, else by the place in an image or a sequence."""
+    """A size for an example: a piece of sound if there is a rate input, else by symbol, else by position in an image or a sequence."""
     symbol = port.symbol(axis)
     if axis == len(port.shape) - 1 and len(port.shape) < 3 and RATES.intersection(others):
         return SOUND
@@ -284,7 +284,7 @@ def _of_state(port: InputPort, axis: int) -> bool:
 
 
 def _default_batch(ports: Sequence[InputPort]) -> Iterator[tuple[InputPort, int]]:
-    """Axes that surely are the batch: of its symbol, or nameless and the first of several."""
+    """Axes that surely are the batch: with a batch symbol, or nameless and the first of several."""
     for port in ports:
         for axis in port.dynamic():
             symbol = port.symbol(axis)
@@ -296,7 +296,7 @@ def _default_batch(ports: Sequence[InputPort]) -> Iterator[tuple[InputPort, int]
 
 
 def _batch_axes(ports: Sequence[InputPort], named: str | None, batch: int) -> list[str]:
-    """Keys of the axes of the batch, to be given its size. Raises `ShapeError` where it is fixed at another size, or ambiguous."""
+    """Keys of the batch axes, which will get the batch's size. Raises `ShapeError` if the batch is fixed at another size, or ambiguous."""
     if named is not None:
         keys = {
             key for port in ports for axis in port.dynamic() for key in (port.key(axis), port.shape[axis])
@@ -326,7 +326,7 @@ def _batch_axes(ports: Sequence[InputPort], named: str | None, batch: int) -> li
         raise ShapeError(f"several dimensions could be the batch: {named_others}", "name it: batch_dim")
     flat = {port.key(0) for port in ports if len(port.shape) == 1}
     full = [key for key in nameless if key not in flat]
-    # a flat input without a name may be a sequence as well: it is the batch only where nothing else can be
+    # a flat, nameless input may also be a sequence: it counts as the batch only if nothing else can be
     found = list(dict.fromkeys([*(symbols or others), *full])) or nameless
     if not found:
         _refuse_fixed(ports, batch)
@@ -334,7 +334,7 @@ def _batch_axes(ports: Sequence[InputPort], named: str | None, batch: int) -> li
 
 
 def _refuse_fixed(ports: Sequence[InputPort], batch: int) -> None:
-    """Raise `ShapeError` unless the fixed first axis has this size."""
+    """Raise `ShapeError` unless the fixed first axes have this size."""
     firsts = {port.name: port.shape[0] for port in ports if len(port.shape) > 1}
     sizes = set(firsts.values())
     if firsts and sizes == {batch}:

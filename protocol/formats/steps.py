@@ -1,8 +1,8 @@
-"""Pre-run and post-run steps by name: the closed list, with the options of each. Drivers carry them out (`drivers.contract.steps`).
+"""Pre-run and post-run steps by name: the closed list, with the options of each. Drivers apply them (`drivers.contract.steps`).
 
     {"step": "normalise", "of": "pixels", "options": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
 
-`of` names an input (pre-run) or an output (post-run); it may be left out where there is only one.
+`of` names an input (pre-run) or an output (post-run); it may be omitted if there is only one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 MAX_LIST: Final = 4096
-"""Entries in an option that is a list."""
+"""Most entries in a list option."""
 MAX_NAME: Final = 500
 
 
 class StepKind(StrEnum):
-    """What an option may be."""
+    """The kind of value that an option takes."""
 
     NUMBER = "a number"
     NUMBERS = "a number or a list of numbers"
@@ -57,18 +57,18 @@ PRE: Final[dict[str, dict[str, StepOption]]] = {
     "transpose": {"order": StepOption(StepKind.AXES, None, 0, 7)},
     "cast": {"from": StepOption(StepKind.TYPE)},
 }
-"""Done to an input before the model gets it. `transpose`, `cast`: the raw input has another layout or type than the model's."""
+"""Applied to an input before the model gets it. `transpose`, `cast`: the raw input has a different layout or type than the model's."""
 POST: Final[dict[str, dict[str, StepOption]]] = {
     "softmax": {"axis": _AXIS},
     "sigmoid": {},
     "argmax": {"axis": _AXIS},
     "top_k": {"k": StepOption(StepKind.WHOLE, None, 1, 1_000_000), "axis": _AXIS},
 }
-"""Done to an output of the last inference."""
+"""Applied to an output of the last inference."""
 
 
 def problem(step: Mapping[str, Any], allowed: Mapping[str, Mapping[str, StepOption]] = PRE) -> str:
-    """What is wrong with a step, in one line with what is allowed; empty if nothing is. `allowed`: `PRE` or `POST`."""
+    """What is wrong with a step and what is allowed, in one line; empty if nothing is wrong. `allowed`: `PRE` or `POST`."""
     name, of, options = step.get("step"), step.get("of", ""), step.get("options", {})
     if unknown := sorted(str(key) for key in step.keys() - {"step", "of", "options"}):
         return f"a step has no {unknown[0][:60]!r}: only step, of and options"

@@ -1,1 +1,1 @@
-"""What peers say to each other, one file for each exchange."""
+"""What peers say to each other, with one file for each exchange."""

@@ -12,8 +12,8 @@
         │ ◀─── PieceFollows, HavePieces, BlobAbsent │
         │ ◀══════════════ length bytes, no framing │   then the next FetchPiece on the same stream
 
-The downloader asks for as much as it can store and the holder sends nothing unasked, so nothing piles up. The whole file is verified by
-its hash.
+The downloader requests only as much as it can store, and the holder sends nothing unrequested, so nothing piles up. The whole file is
+verified by its hash.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from protocol.wire.codec import Vocabulary, pack
 from protocol.words import Reason
 
 MAX_PIECE: Final = 16 * 1024 * 1024
-"""Bytes of one `FetchPiece`."""
+"""Most bytes of one `FetchPiece`."""
 PIECE_SIZE: Final = 4 * 1024 * 1024
-"""Bytes of a piece, the unit that has a hash and a bit in `HavePieces`; the last one may be shorter."""
+"""Bytes of a piece, the unit that has a hash and a bit in `HavePieces`; the last piece may be shorter."""
 MAX_PIECES: Final = 2**18
-"""Pieces of one file: 1 TiB."""
+"""Most pieces of one file: 1 TiB."""
 HASH_SIZE: Final = 32
 WRITE_SIZE: Final = 65_507
-"""Fills one Noise frame exactly; a byte more costs a second one."""
+"""Fills one Noise frame exactly; one more byte would need a second frame."""
 MAX_OTHERS: Final = 16
 
 _CONTEXT: Final = b"sark grant 1\n"
 
 Bits = Annotated[bytes, Field(max_length=MAX_PIECES // 8)]
-"""A bit for each piece, least significant bit first."""
+"""One bit for each piece, least significant bit first."""
 
 
 class TransferGrant(Message):
@@ -55,7 +55,7 @@ class TransferGrant(Message):
     taker: PeerName
     sha256: Sha256
     until: Count
-    """Wall seconds; holders allow for clocks that differ."""
+    """In wall seconds; holders allow for differing clocks."""
     signature: Signature
 
     @property
@@ -64,7 +64,7 @@ class TransferGrant(Message):
 
 
 def grant_message(giver: str, taker: str, sha256: str, until: int) -> bytes:
-    """What `giver` signs."""
+    """The bytes that `giver` signs."""
     return _CONTEXT + pack([giver, taker, sha256, until])
 
 
@@ -75,9 +75,9 @@ class FetchPiece(Message, type="fetch-piece"):
     offset: Count
     length: Annotated[int, Field(ge=1, le=MAX_PIECE)]
     grant: TransferGrant | None = None
-    """The right to have it, for a holder that does not know the downloader."""
+    """The right to the file, for a holder that does not know the downloader."""
     missing: Bits | None = None
-    """Any of these pieces that the holder has sent to nobody yet will do; the reply is `HavePieces` if there is none."""
+    """The holder may send any of these pieces that it has sent to nobody yet; the reply is `HavePieces` if there is none."""
 
 
 class PieceFollows(Message, type="piece-follows"):
@@ -86,7 +86,7 @@ class PieceFollows(Message, type="piece-follows"):
     size: Count
     length: Annotated[int, Field(ge=0, le=MAX_PIECE)]
     offset: Count | None = None
-    """Offset of the piece, where it is not the one asked for."""
+    """Offset of the piece, if it is not the requested one."""
 
 
 class BlobAbsent(Message, type="blob-absent"):
@@ -111,7 +111,7 @@ class HavePieces(Message, type="have-pieces"):
     pieces: Bits | None = None
     """None: all of them."""
     fresh: Bits | None = None
-    """Pieces the holder has sent to nobody yet. Fetching these first spreads the file soonest. None: unknown."""
+    """Pieces that the holder has sent to nobody yet. Fetching these first spreads the file fastest. None: unknown."""
 
 
 class AskPieceHashes(Message, type="ask-piece-hashes"):

@@ -1,4 +1,4 @@
-"""A campaign was deleted: its scheduler has the workers that ran it forget it. Part of the work protocol."""
+"""Used when a campaign was deleted: its scheduler has the workers that ran it forget it. Part of the work protocol."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from protocol.wire.base import Count, Id, Message
 
 
 class Forget(Message, type="forget"):
-    """Remove what is kept of this campaign: its records, its manifest, and the models that no other campaign used here. Only the key
-    that signed its tasks may ask, and only once nothing of it runs. Asked again, it changes nothing."""
+    """Remove everything stored for this campaign: its records, its manifest, and the models that no other campaign used here. Only the key
+    that signed its tasks may ask, and only once nothing of it runs. Repeating the call changes nothing."""
 
     campaign: Id
     epoch: Epoch
-    """Under which the sender led it."""
+    """The epoch under which the sender led it."""
 
 
 class Forgotten(Message, type="forgotten"):
-    """Nothing of the campaign is kept any more."""
+    """Nothing of the campaign is stored any more."""
 
     records: Count = 0
-    """Removed now."""
+    """Number of records removed now."""
     models: Count = 0
     size: Count = 0
     """Bytes of these models."""

@@ -19,9 +19,9 @@ from protocol.wire.base import AddressText, Count, Line, Message, PeerName, Seco
 from protocol.wire.codec import Vocabulary
 
 MAX_LISTED: Final = 48
-"""Peers, and circuits, that are listed; the counts are of all."""
+"""Most peers, and circuits, that are listed; the counts include all."""
 MAX_REASONS: Final = 64
-"""Reasons that are counted one by one."""
+"""Most reasons that are counted separately."""
 
 Counts = Annotated[dict[Line, Count], Field(max_length=MAX_REASONS)]
 
@@ -35,9 +35,9 @@ class ConnectedPeer(Message):
 
     peer: PeerName
     address: AddressText | None = None
-    """Of its connection; None: through another gate."""
+    """The address of its connection; None: through another gate."""
     reserved: bool = False
-    """It has a reservation: others may call it here."""
+    """It has a reservation: other peers may call it through this gate."""
 
 
 class LiveCircuit(Message):
@@ -47,7 +47,7 @@ class LiveCircuit(Message):
     target: PeerName
     seconds: Seconds
     bytes: Count
-    """Carried, both ways together."""
+    """Bytes carried, in both directions together."""
 
 
 class RelayCaps(Message):
@@ -62,7 +62,7 @@ class RelayCaps(Message):
     circuit_bytes: Count
     circuit_s: Seconds
     bytes_per_s: Count | None = None
-    """Of all circuits together; None: as fast as they go."""
+    """Rate of all circuits together; None: unlimited."""
 
 
 class GateSnapshot(Message, type="gate-snapshot"):
@@ -84,7 +84,7 @@ class GateSnapshot(Message, type="gate-snapshot"):
     reservations_made: Count = 0
     circuits: Count = 0
     busiest: Annotated[tuple[LiveCircuit, ...], Field(max_length=MAX_LISTED)] = ()
-    """The circuits that have carried most."""
+    """The circuits that have carried the most bytes."""
     circuits_begun: Count = 0
     circuits_ended: Counts = {}
     """By reason."""
@@ -95,7 +95,7 @@ class GateSnapshot(Message, type="gate-snapshot"):
     shards: Count = 0
     advert_bytes: Count = 0
     memory_bytes: Count = 0
-    """Resident, of the gate's process."""
+    """Resident bytes of the gate's process."""
     cpu_s: Seconds = 0.0
     """Processor seconds of the gate's process since its start."""
     lag_s: Seconds = 0.0

@@ -33,19 +33,19 @@ from protocol.words import Reason
 
 FAMILY: Final = "/sark/index/1"
 PAGE_LIMIT: Final = 32
-"""Adverts in one page: 32 of 1 KiB with their signatures stay well below the frame limit."""
+"""Most adverts in one page: 32 of 1 KiB with their signatures stay well below the frame limit."""
 MAX_ITEMS: Final = 64
-"""Attributes in one `StoreAdverts`."""
+"""Most attributes in one `StoreAdverts`."""
 MAX_CONTACTS: Final = 16
 MAX_COUNTED: Final = 32
-"""Attributes that a holder counts in a shard for one call."""
+"""Most attributes that a holder counts in a shard for one call."""
 HAVE_BYTES: Final = 4
-"""Bytes of routing key that identify a peer in `have`."""
+"""Bytes of a routing key that identify a peer in `have`."""
 
 ShardDepth = Annotated[int, Field(ge=0, le=MAX_SHARD_DEPTH)]
 ShardPrefix = Annotated[int, Field(ge=0, lt=2**MAX_SHARD_DEPTH)]
 Have = Annotated[bytes, Field(max_length=HAVE_BYTES * MAX_CONTACTS)]
-"""Holders the sender knows for this shard, 4 bytes of routing key each; the reply names only others."""
+"""Holders that the sender knows for this shard, 4 bytes of routing key each; the reply names only others."""
 
 
 class StoreVerdict(StrEnum):
@@ -53,7 +53,7 @@ class StoreVerdict(StrEnum):
 
     OK = "ok"
     SPLIT = "split"
-    """The shard is split: publish deeper. Stored here too while there is space."""
+    """The shard is split: publish deeper. The advert is stored here too while there is room."""
     FULL = "full"
     """The shard, this holder, or the publisher's network has used its share."""
     REFUSED = "refused"
@@ -83,7 +83,7 @@ class FoundPeers(Message, type="found-peers"):
 
     contacts: Contacts = ()
     client: bool | None = None
-    """True: the replying node stores no adverts; ask the peers it names."""
+    """True: the replying node stores no adverts; ask the peers that it names instead."""
 
 
 class StoreItem(Message):
@@ -107,9 +107,9 @@ class StoredItem(Message):
     verdict: Annotated[StoreVerdict, Field(strict=False)]
     count: Count = 0
     below: Count | None = None
-    """Of a split shard, about how many adverts lie below it, as those who publish there say."""
+    """For a split shard: about how many adverts are below it, according to the publishers there."""
     having: Annotated[tuple[Count, ...], Field(max_length=MAX_COUNTED)] = ()
-    """Of a shard of everybody: how many adverts in it have each of the first 32 attributes that the sender's advert says of itself."""
+    """For a shard of everybody: how many adverts in it have each of the first 32 attributes that the sender's advert contains."""
 
 
 class StoreReply(Message, type="store-reply"):
@@ -117,7 +117,7 @@ class StoreReply(Message, type="store-reply"):
 
     items: Annotated[tuple[StoredItem, ...], Field(max_length=MAX_ITEMS)] = ()
     reason: Detail = ""
-    """Why something was refused; empty: nothing was."""
+    """Why something was refused; empty if nothing was."""
     closer: Contacts = ()
 
 
@@ -127,7 +127,7 @@ class ListedAdvert(Message):
     advert: SignedAdvert
     age_s: Seconds
     present: bool = False
-    """Its node published it to this holder itself, and is connected with it now."""
+    """Its node published it to this holder directly, and is connected with it now."""
 
 
 class QueryShard(Message, type="query-shard"):
@@ -143,7 +143,7 @@ class QueryShard(Message, type="query-shard"):
     limit: Annotated[int, Field(ge=0, le=PAGE_LIMIT)] = PAGE_LIMIT
     have: Have = b""
     counted: Annotated[tuple[AttributeText, ...], Field(max_length=MAX_COUNTED)] = ()
-    """Attributes of which the reader wants to know how many adverts in the shard have them."""
+    """Attributes to count: the reader wants to know how many adverts in the shard have each."""
 
 
 class ShardPage(Message, type="shard-page"):
@@ -155,26 +155,26 @@ class ShardPage(Message, type="shard-page"):
     count: Count = 0
     """All adverts in this shard."""
     split: bool = False
-    """The shard is split: most of its adverts lie deeper."""
+    """The shard is split: most of its adverts are deeper."""
     below: Count | None = None
-    """Of a split shard, about how many, as those who publish there say."""
+    """For a split shard: about how many adverts are below it, according to the publishers there."""
     having: Annotated[tuple[Count, ...], Field(max_length=MAX_COUNTED)] = ()
     """How many adverts in the shard have each of the `counted` attributes."""
     crowded: bool = False
-    """Adverts were kept out of this shard of everybody for want of room, or of room for their network."""
+    """Adverts were kept out of this shard of everybody for lack of room, or because their network had used its share."""
     cursor: Count | None = None
     closer: Contacts = ()
 
 
 class MarkSplit(Message, type="mark-split"):
-    """The sender publishes below this shard and takes it to be split."""
+    """The sender publishes below this shard and considers it split."""
 
     pool: Line = ""
     attribute: AttributeText
     depth: ShardDepth
     prefix: ShardPrefix
     below: Count = 0
-    """About how many adverts lie below it, by those in the sender's own shard."""
+    """About how many adverts are below it, estimated from the sender's own shard."""
 
 
 class MarkReply(Message, type="mark-reply"):

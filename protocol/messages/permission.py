@@ -1,6 +1,6 @@
 """The right that each call to a worker needs, and whether a caller has it. Pure.
 
-The worker decides where a permission comes from (the owner's key, a list, a token); every call is checked against it here.
+The worker decides where a permission comes from (the owner's key, a list, a token); this module checks every call against it.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ class CallPermission:
     """What one peer may do at this worker now."""
 
     principal: str
-    """Peer id on whose behalf it acts: its own, or that of whoever delegated to it."""
+    """The peer id on whose behalf it acts: its own, or that of a peer that delegated to it."""
     rights: frozenset[Right]
     owner: bool = False
     """The device's owner, or somebody acting for the owner."""
     stranger: bool = False
     """Served only because the worker serves anybody: no owner, list or pool names it."""
     priority: int = 100
-    """The highest priority that counts."""
+    """The highest effective priority."""
     slots: int | None = None
     """Running and queued leases at a time; None: no limit."""
     campaigns: frozenset[str] | None = None
-    """The only campaigns it may name; None: any."""
+    """The only campaigns that it may name; None: any."""
     team: str = ""
     """The team the peer belongs to, for display."""
     rests: str = field(default="", compare=False)
     """The token behind this permission; empty: none."""
 
     def may(self, verb: Message) -> work.Denied | None:
-        """None if the call is permitted, else the refusal. A call missing from `NEEDS` is refused to everybody."""
+        """None if the call is permitted, otherwise the refusal. A call missing from `NEEDS` is refused to everybody."""
         if not NEEDS.get(type(verb), frozenset()) & self.rights:
             name = type(verb).__name__.lower()
             return work.Denied(reason=Reason.NOT_ALLOWED, detail=f"your permission does not cover {name}")
@@ -62,7 +62,7 @@ class CallPermission:
         return None
 
     def speaks_of(self, campaign: str) -> work.Denied | None:
-        """None if the permission covers this campaign, else the refusal."""
+        """None if the permission covers this campaign, otherwise the refusal."""
         if self.campaigns is None or campaign in self.campaigns:
             return None
         return work.Denied(

@@ -9,8 +9,8 @@
         │ EnrolRequest ──────────────────────────▶ │   with a ticket's secret, or without one to renew
         │ ◀────────── ManifestMessage, RefusedMessage │   the manifest that lists the sender
 
-A pool is its Ed25519 key; its id is that key as a peer id. The manifest is the one list of its members. It carries the pool's signature,
-so any peer may pass it on; a member shows it to a worker whose own copy is older.
+A pool is identified by its Ed25519 key; its id is that key as a peer id. The manifest is the only list of its members. It carries the
+pool's signature, so any peer may pass it on; a member shows it to a worker whose own copy is older.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from protocol.wire.codec import Vocabulary, pack, read_value
 from protocol.words import Role
 
 MAX_MANIFEST: Final = 48 * 1024
-"""Bytes of a manifest's body: it fits into one frame."""
+"""Most bytes of a manifest's body, so that it fits into one frame."""
 MAX_ELEMENTS: Final = 8_192
-"""Elements of a manifest; it travels as bytes, so the limit of a frame does not apply."""
+"""Most elements of a manifest; it is sent as bytes, so the limit of a frame does not apply."""
 MAX_MEMBERS: Final = 256
 MAX_REVOKED: Final = 256
 SECRET_BYTES: Final = 16
 _CONTEXT: Final = b"sark pool 1\n"
 
 TicketSecret = Annotated[bytes, Field(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
-"""Random bytes that admit whoever shows them. The pool's owner stores their hash."""
+"""Random bytes that admit anyone who shows them. The pool's owner stores their hash."""
 
 
 class PoolMember(Message):
@@ -45,15 +45,15 @@ class PoolMember(Message):
     name: Name
     team: Line = ""
     priority: Priority = 100
-    """The highest that counts."""
+    """The highest effective priority."""
     slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Runs and queued tasks at a time at each worker; None: no limit."""
+    """Runs and queued tasks at a time on each worker; None: no limit."""
     until: Count | None = None
-    """Wall seconds at which the membership ends; None: never."""
+    """When the membership ends, in wall seconds; None: never."""
     ttl_s: Count | None = None
-    """What a renewal adds, from then on; None: it needs no renewal."""
+    """How long a renewal extends it, from the time of the renewal; None: it needs no renewal."""
     device: Name | None = None
-    """The id of the device whose worker it is, by the word of the pool; None: unknown, or no worker."""
+    """The id of the worker's device, according to the pool; None: unknown, or not a worker."""
 
 
 class RevokedPeer(Message):
@@ -61,7 +61,7 @@ class RevokedPeer(Message):
 
     peer: PeerName
     until: Count
-    """Wall seconds from which no token delegated before the revocation can still be good."""
+    """In wall seconds: from then on, no token delegated before the revocation can still be valid."""
 
 
 class PoolManifest(Message):
@@ -100,14 +100,14 @@ class ManifestStored(Message, type="manifest-stored"):
 
 
 class EnrolRequest(Message, type="enrol-request"):
-    """Ask to join by a ticket's secret, or, without one, to renew the sender's membership. The answer is the manifest that lists it."""
+    """Ask to join by a ticket's secret or, without one, to renew the sender's membership. The answer is the manifest that lists it."""
 
     pool: PeerName
     role: Annotated[Role, Field(strict=False)]
     name: Name
     ticket: TicketSecret | None = None
     device: Name | None = None
-    """The id of its device, as in its advert; None: it is no worker."""
+    """The id of the sender's device, as in its advert; None: the sender is not a worker."""
 
 
 POOL: Final = Vocabulary(
@@ -123,7 +123,7 @@ POOL: Final = Vocabulary(
 
 
 def manifest_body(manifest: PoolManifest) -> bytes:
-    """Canonical bytes, without the fields that have their default: there is room for more members."""
+    """Canonical bytes, without fields that have their default value, which leaves room for more members."""
     return pack(manifest.model_dump(mode="python", exclude_defaults=True))
 
 

@@ -33,10 +33,10 @@ class DialBackReply(Message, type="dial-back-reply"):
     """The address the sender is seen at, and the ports that reached it."""
 
     observed: AddressText
-    """With the port of the sender's connection, such as `/ip4/192.0.2.7/tcp/51034`."""
+    """Includes the port of the sender's connection, such as `/ip4/192.0.2.7/tcp/51034`."""
     reached: Annotated[tuple[Port, ...], Field(max_length=MAX_PORTS)] = ()
     wall_ms: Count
-    """The replying node's wall clock in ms since 1970, only to warn people whose clock is wrong."""
+    """The replying node's wall clock in ms since 1970, used only to warn users whose clock is wrong."""
 
 
 REACH: Final = Vocabulary(DialBack, DialBackReply, RefusedMessage, calls=(DialBack,))

@@ -67,13 +67,13 @@ from protocol.wire.codec import Vocabulary
 from protocol.words import Reason, Right, WorkerState
 
 MAX_BATCH: Final = 64
-"""Shapes in a probe, leases in a renewal."""
+"""Most shapes in a probe, and leases in a renewal."""
 
 WhyNot = Annotated[Reason, Field(strict=False)]
 State = Annotated[WorkerState, Field(strict=False)]
 Attempt = Annotated[int, Field(ge=1, le=1000)]
 Proof = Annotated[bytes, Field(max_length=MAX_PROOF)]
-"""A `TakeoverProof`: the sender may carry the campaign on under this epoch."""
+"""A `TakeoverProof` that the sender may carry the campaign on under this epoch."""
 
 
 May = Annotated[Right, Field(strict=False)]
@@ -91,14 +91,14 @@ class CredentialsReply(Message, type="credentials-reply"):
     """What the token permits here."""
 
     principal: PeerName
-    """On whose behalf the peer acts: itself, or whoever delegated to it."""
+    """On whose behalf the peer acts: itself, or a peer that delegated to it."""
     rights: Annotated[tuple[May, ...], Field(max_length=8)]
     priority: Priority
-    """The highest priority that counts."""
+    """The highest effective priority."""
     slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Running and queued leases at a time at this worker; None: no limit."""
+    """Running and queued leases at a time on this worker; None: no limit."""
     left_s: Seconds | None = None
-    """Until the token expires; None: it does not."""
+    """Time until the token expires; None: it does not expire."""
 
 
 class Shape(Message):
@@ -153,7 +153,7 @@ class Quote(Message, type="quote"):
     run_s: Seconds | None = None
     """Duration of recent runs; None: none yet."""
     why: Detail = ""
-    """Why the worker takes no work now; empty: it does."""
+    """Why the worker takes no work now; empty if it does."""
     shapes: Annotated[tuple[ShapeQuote, ...], Field(max_length=16)] = ()
 
 
@@ -165,7 +165,7 @@ class Denied(Message, type="denied"):
     unmet: Annotated[tuple[Brief, ...], Field(max_length=32)] = ()
     retry_s: Seconds | None = None
     proof: Proof | None = None
-    """With `stale-epoch`: the proof of whoever adopted the campaign."""
+    """With `stale-epoch`: the proof of the scheduler that adopted the campaign."""
 
 
 class Commit(Message, type="commit"):
@@ -180,20 +180,20 @@ class Commit(Message, type="commit"):
     signature: Signature
     priority: Priority = 50
     ledger: Count | None = None
-    """Ledger version of the quote behind this commit; None: any."""
+    """Ledger version of the quote on which this commit is based; None: any."""
     queue: bool = False
-    """Queue the lease when no slot is free."""
+    """Queue the lease if no slot is free."""
     preempted: Annotated[int, Field(ge=0, le=MAX_PREEMPTIONS)] = 0
-    """How often the task was preempted before."""
+    """How often the task was already preempted."""
     left_s: Seconds | None = None
-    """Until the campaign's time limit: the worker then ends the run by itself. None: no limit."""
+    """Time until the campaign's time limit, when the worker ends the run by itself. None: no limit."""
     manifest: Sha256 | None = None
-    """The campaign manifest, a blob at the scheduler. The worker keeps it with the leases so that the campaign can be adopted."""
+    """The campaign manifest, a blob at the scheduler. The worker stores it with the leases, so that the campaign can be adopted."""
     manifest_size: Count = 0
     proof: Proof | None = None
-    """From the second epoch on: shown to schedulers that are refused because of this epoch."""
+    """From the second epoch on; shown to schedulers that are refused because of this epoch."""
     witnessed: Literal[True] | None = None
-    """The inputs follow from what is revealed once the run begins. None: from the task's own seed."""
+    """The inputs follow from what is revealed when the run begins. None: from the task's own seed."""
 
 
 class Granted(Message, type="granted"):
@@ -273,7 +273,7 @@ class Renewed(Message, type="renewed"):
     incarnation: Count
     state: State
     why: Detail = ""
-    """Why the worker takes no work now; empty: it does."""
+    """Why the worker takes no work now; empty if it does."""
     waiting: Annotated[tuple[QueuedLease, ...], Field(max_length=MAX_BATCH)] = ()
     """The renewed leases that are queued."""
     renewed: Annotated[tuple[Id, ...], Field(max_length=MAX_BATCH)] = ()
@@ -296,21 +296,21 @@ class Progress(Message, type="progress"):
 
 
 class RevealRequest(Message, type="reveal-request"):
-    """The witnessed run of this lease is about to make its first launch. Asked again, it gets the same answer."""
+    """The witnessed run of this lease is about to make its first launch. A repeated request gets the same answer."""
 
     lease: Id
     fence: Fence
     again: Literal[True] | None = None
-    """It has had the answer. A scheduler that did not give it has not witnessed when."""
+    """The worker already has the answer. A scheduler that did not give it has not witnessed the time of the first launch."""
 
 
 class Reveal(Message, type="reveal"):
-    """Random bytes that nobody could know before; `protocol.formats.chain` makes seeds of them."""
+    """Random bytes that nobody could have known before; `protocol.formats.chain` turns them into seeds."""
 
     opening: Key32
     """For the first launch; the same for all replicas of a task."""
     reveal: Key32
-    """For the later ones."""
+    """For the later launches."""
 
 
 class LaunchEnded(Message, type="launch-ended"):
@@ -319,7 +319,7 @@ class LaunchEnded(Message, type="launch-ended"):
     lease: Id
     fence: Fence
     launch: Annotated[int, Field(ge=1, le=1000)]
-    """Of those that time inferences, from 1."""
+    """Its number among the launches that time inferences, from 1."""
     digest: Sha256
 
 
@@ -332,7 +332,7 @@ class Result(Message, type="result"):
     lease: Id
     fence: Fence
     sha256: Sha256
-    """Of the record's bytes."""
+    """Over the record's bytes."""
     size: Count
     signature: Signature
     body: Annotated[bytes, Field(max_length=MAX_INLINE)] | None = None
@@ -374,7 +374,7 @@ class Preempt(Message, type="preempt"):
     fence: Fence
     grace_s: Seconds
     priority: Priority
-    """Of the task that preempts."""
+    """The priority of the preempting task."""
 
 
 class AdoptRequest(Message, type="adopt-request"):
@@ -384,7 +384,7 @@ class AdoptRequest(Message, type="adopt-request"):
     epoch: Epoch
     cursor: Count = 0
     again: bool = False
-    """Resend settled results too: another scheduler accepted them, this one has not."""
+    """Resend settled results too: another scheduler accepted them, but this one has not."""
     proof: Proof | None = None
     """Shown to schedulers that are refused because of this epoch."""
 
@@ -407,7 +407,7 @@ class LiveLease(Message):
     reporting: bool = False
     """The run has ended; its result follows."""
     settled: bool = False
-    """A scheduler accepted its result before; it is sent again to one that has not."""
+    """A scheduler accepted its result before; the result is sent again to a scheduler that has not."""
     phase: Annotated[Phase, Field(strict=False)] | None = None
     done: Count = 0
     total: Count | None = None
@@ -430,13 +430,13 @@ class AdoptReply(Message, type="adopt-reply"):
 
 
 class Action(StrEnum):
-    """A command that an owner can send to a device."""
+    """What an owner can order a device to do."""
 
     PAUSE = "pause"
     """Take no new work until resumed; runs in progress continue."""
     RESUME = "resume"
     DRAIN = "drain"
-    """Finish what runs, then leave the swarm."""
+    """Finish running tasks, then leave the swarm."""
     RESET = "reset"
     """Test a faulty worker and let it work again if it passes."""
 
@@ -467,7 +467,7 @@ class RunningJob(Message):
     """The lease's state."""
     phase: Annotated[Phase, Field(strict=False)] | None = None
     since_s: Seconds
-    """Since the commit."""
+    """Time since the commit."""
 
 
 class WorkerStatus(Message, type="worker-status"):
@@ -480,9 +480,9 @@ class WorkerStatus(Message, type="worker-status"):
     running: Count = 0
     queue: Count = 0
     reach: Line | None = None
-    """How others reach it, in words; None: unknown."""
+    """How others reach the worker, in words; None: unknown."""
     reading: DeviceReading | None = None
-    """The device while it runs something, for its owner."""
+    """The device's sensors while it runs something, for its owner."""
 
 
 WORK: Final = Vocabulary(

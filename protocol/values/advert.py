@@ -1,6 +1,6 @@
-"""What a device says of itself: its units, memory, GPUs, labels and pools. It is signed by its node and stored by holders of the index.
+"""What a device says about itself: its units, memory, GPUs, labels and pools. Signed by its node, and stored by holders of the index.
 
-Live load is not in it: schedulers ask for that at negotiation. A signed advert fits in 1 KiB.
+It does not contain live load, which schedulers ask for during negotiation. A signed advert fits in 1 KiB.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ class UnitOffer(Message):
     """A compute unit that was tried and works here."""
 
     unit: Line
-    """Public name, such as `CPU (ONNX)`."""
+    """The public name, such as `CPU (ONNX)`."""
     runtime: Line
-    """Such as `onnxruntime 1.31.1`."""
+    """The runtime and its version, such as `onnxruntime 1.31.1`."""
     formats: Annotated[tuple[FormatWord, ...], Field(min_length=1, max_length=8)] | None = None
-    """Of a driver of somebody else's: the formats it takes. None: it does not say, or its framework is in `protocol.formats.frameworks`."""
+    """For a third-party driver: the formats it takes. None: the driver does not say, or its framework is in
+    `protocol.formats.frameworks`."""
 
 
 class GpuInfo(Message):
@@ -36,10 +37,11 @@ class GpuInfo(Message):
 
     name: Line
     vram: Count | None = None
-    """Bytes; None: its driver does not tell."""
+    """In bytes; None: its driver does not report it."""
     driver: Line = ""
     number: Annotated[int, Field(ge=0, le=99)] | None = None
-    """Of several that units run on; `GPU 3 (ONNX)` runs on number 3, `GPU (ONNX)` on the first in the advert. None: units run on one."""
+    """Its number if units run on several: `GPU 3 (ONNX)` runs on number 3, `GPU (ONNX)` on the first in the advert. None: units run on
+    one."""
 
 
 class Advert(Message):
@@ -48,17 +50,17 @@ class Advert(Message):
     v: Literal[1] = 1
     peer: PeerName
     seq: Count
-    """Rises with every version a node signs; the highest one counts."""
+    """Increases with every version that a node signs; the highest counts."""
     ttl_s: Annotated[int, Field(ge=30, le=3600)] = ADVERT_TTL_S
     gone: bool = False
-    """The node has left: a tombstone that outranks older adverts."""
+    """The node has left: this is a tombstone, which outranks older adverts."""
     addresses: Annotated[tuple[AddressText, ...], Field(max_length=8)] = ()
     device: Name
-    """The hardware's id, shared by the nodes of one host (`device_udid`)."""
+    """The id of the hardware, shared by the nodes of one host (`device_udid`)."""
     name: Name
     version: Line = ""
     pool: Line = ""
-    """The index's namespace; empty: the swarm's common one."""
+    """The namespace in the index; empty: the common one of the swarm."""
     os: Line = ""
     arch: Line = ""
     soc: Line = ""
@@ -74,14 +76,14 @@ class Advert(Message):
     models: Annotated[tuple[Sha256, ...], Field(max_length=4)] = ()
     """Some of the models in the cache, most recently used first."""
     pools: Annotated[tuple[Name, ...], Field(max_length=4)] = ()
-    """Names of the pools it works for, as it says; schedulers hold it against the manifests of the pools they are in."""
+    """Names of the pools it claims to work for; schedulers check them against the manifests of the pools they are in."""
     sandbox: Literal["full", "partial", "none"] = "none"
     simulated: Literal[True] | None = None
-    """It pretends to be this device, and its figures come from a script. None: it is what it says."""
+    """It simulates this device, with figures from a script. None: it is a real device."""
     monitors: Annotated[tuple[SensorWord, ...], Field(max_length=16)] | None = None
-    """What schedulers whose tasks it runs can see live; None: it does not say."""
+    """What schedulers can see live while it runs their tasks; None: it does not say."""
     features: Annotated[tuple[Line, ...], Field(max_length=8)] | None = None
-    """What it does and workers of older versions do not, of `protocol.values.features`; None: it does not say."""
+    """Abilities of `protocol.values.features` that older workers lack; None: it does not say."""
 
 
 _CONTEXT: Final = b"sark advert 1\n"
@@ -95,7 +97,7 @@ class SignedAdvert(Message):
 
 
 def advert_body(advert: Advert) -> bytes:
-    """Canonical bytes. Raises `LocalProtocolError` above the cap, naming what to shorten."""
+    """Canonical bytes. Raises `LocalProtocolError` above the cap, with what to shorten."""
     body = pack(advert.to_wire())
     if len(body) > MAX_ADVERT:
         raise LocalProtocolError(
@@ -105,7 +107,7 @@ def advert_body(advert: Advert) -> bytes:
 
 
 def advert_message(body: bytes) -> bytes:
-    """What the signature is made over: never the bare body, so that it can stand for nothing else."""
+    """The bytes to sign: never the bare body, so that the signature is valid for nothing else."""
     return _CONTEXT + body
 
 

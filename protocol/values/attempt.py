@@ -1,7 +1,7 @@
-"""A task and its attempts, as their scheduler sees them. An attempt is one lease or ticket at one worker.
+"""A task and its attempts, as their scheduler sees them. An attempt is one lease on one worker, which may be queued first.
 
-A task is where its current attempt is. A second attempt, its hedge, may stand beside that one at another worker: while the task is queued,
-and then one of the two may run; or beside a run that is past its deadline, and then both may run until a result of either is accepted.
+The state of a task is the state of its current attempt. A second attempt, the hedge, may exist beside it at another worker. While the task
+is queued, only one of the two may run. Beside a run past its deadline, both may run until a result of either is accepted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class TaskState(StrEnum):
     """The state of a task."""
 
     PENDING = "pending"
-    """Waits for a device: none asked yet, or the last attempt ended and another may follow."""
+    """Waits for a device: none was asked yet, or the last attempt ended and another may follow."""
     COMMITTING = "committing"
-    """The intent is on disk and a worker has been asked."""
+    """The intent is on disk, and a worker has been asked."""
     QUEUED = "queued"
-    """A worker holds a ticket for it."""
+    """A worker holds a queued lease for it."""
     LEASED = "leased"
     """A worker granted a lease; no run has been reported yet."""
     RUNNING = "running"
@@ -38,17 +38,17 @@ class TaskEvent(StrEnum):
     GRANT = "grant"
     PROGRESS = "progress"
     LOSE = "lose"
-    """The lease is gone without a result: the worker died, was cut off or dropped it."""
+    """The lease is gone without a result: the worker died, was cut off or dropped the lease."""
     SUCCEED = "succeed"
     FAIL = "fail"
-    """For good: no attempt is left, or another would not help."""
+    """Finally: no attempt is left, or another would not help."""
     RETRY = "retry"
-    """The attempt failed; another may do better."""
+    """The attempt failed; another one may succeed."""
     CANCEL = "cancel"
     PREEMPT = "preempt"
-    """It gave way to a higher priority: not a try, and nobody's fault."""
+    """It gave way to a higher priority, which is nobody's fault and does not count as a try."""
     DISCOUNT = "discount"
-    """A stranger failed at it, and a trusted worker has not tried yet: not a try."""
+    """A stranger failed at it, and no trusted worker has tried yet; does not count as a try."""
 
 
 _S, _E = TaskState, TaskEvent
@@ -68,13 +68,13 @@ _HEDGED: Final[dict[TaskEvent, TaskState]] = {
     _E.ENQUEUE: _S.QUEUED,
     _E.GRANT: _S.LEASED,
 }
-"""The current attempt is over and the hedge takes its place: it was asked, has a ticket, or has a lease. GRANT also: a ticket is up."""
+"""The current attempt is over, and the hedge (asked, queued or leased) takes its place. GRANT also: a queued lease got its slot."""
 
 TASK: Final[Table[TaskState, TaskEvent]] = {
     _S.PENDING: {_E.COMMIT: _S.COMMITTING, _E.FAIL: _S.FAILED, _E.CANCEL: _S.CANCELLED},
     _S.COMMITTING: {_E.REFUSE: _S.PENDING, _E.ENQUEUE: _S.QUEUED, _E.GRANT: _S.LEASED, **_ENDS},
     _S.QUEUED: {_E.REFUSE: _S.PENDING, **_HEDGED, **_ENDS},
-    # REFUSE: its worker only said that it has it, and nothing came of that
+    # REFUSE: its worker only claimed to have it, and nothing came of that
     _S.LEASED: {_E.PROGRESS: _S.RUNNING, _E.REFUSE: _S.PENDING, **_HEDGED, **_ENDS},
     _S.RUNNING: {_E.PROGRESS: _S.RUNNING, _E.REFUSE: _S.PENDING, **_HEDGED, **_ENDS},
     _S.SUCCEEDED: {},
@@ -87,25 +87,25 @@ class AttemptStatus(StrEnum):
     """What the scheduler knows of one attempt at its worker."""
 
     ASKED = "asked"
-    """The worker has not answered the commit."""
+    """The worker has not answered the commit yet."""
     RESTORED = "restored"
-    """It was in the store when the scheduler started; its worker has not confirmed it."""
+    """It was in the store when the scheduler started; its worker has not confirmed it yet."""
     QUEUED = "queued"
     GRANTED = "granted"
-    """It has a lease, and nothing has been heard of its run."""
+    """It has a lease; nothing has been heard about its run yet."""
     CONFIRMED = "confirmed"
-    """Its worker said on reconciliation that it holds the lease."""
+    """During reconciliation, its worker said that it holds the lease."""
     WAITING = "waiting"
     """It has a lease and waits until the device is free."""
     RUNNING = "running"
     REPORTING = "reporting"
-    """Its run is over and its worker sends the result."""
+    """Its run is over, and its worker sends the result."""
     STOPPING = "stopping"
-    """It exceeded its limits, or never began, and is being stopped."""
+    """It exceeded its limits or never began, and is being stopped."""
 
 
 class AttemptEvent(StrEnum):
-    """What a worker says of an attempt, or the scheduler decides."""
+    """What a worker reports about an attempt, or the scheduler decides."""
 
     ENQUEUE = "enqueue"
     GRANT = "grant"
@@ -133,7 +133,7 @@ ATTEMPT: Final[Table[AttemptStatus, AttemptEvent]] = {
     _A.GRANTED: {_V.GRANT: _A.GRANTED, **_LEASED},
     _A.CONFIRMED: {_V.GRANT: _A.CONFIRMED, **_LEASED},
     _A.WAITING: {_V.GRANT: _A.WAITING, **_LEASED, _V.CONFIRM: _A.WAITING},
-    # WAIT: after a gap between its launches a spread run waits for the device again, and still counts as running
+    # WAIT: after a gap between launches, a spread run waits for the device again, but still counts as running
     _A.RUNNING: {_V.GRANT: _A.RUNNING, **_LEASED, _V.CONFIRM: _A.RUNNING, _V.WAIT: _A.RUNNING},
     _A.REPORTING: {_V.GRANT: _A.CONFIRMED, **_LEASED, _V.WAIT: _A.REPORTING, _V.PROGRESS: _A.REPORTING},
     _A.STOPPING: dict.fromkeys(AttemptEvent, _A.STOPPING),

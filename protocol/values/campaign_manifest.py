@@ -1,9 +1,10 @@
-"""The manifest of a campaign: all that another scheduler needs to carry it on, signed by its owner.
+"""The manifest of a campaign: everything that another scheduler needs to carry it on, signed by its owner.
 
     the owner's scheduler ──make──▶ manifest ──blob by sha256──▶ workers that hold its leases ──▶ whoever adopts the campaign
 
-Two layers, so that a worker knows whose manifest it keeps without unpacking: the `ManifestCover` says owner and campaign, and holds the
-`CampaignManifest` as zlib of canonical msgpack. The signature is over the campaign and the compressed bytes. Unpacking is bounded.
+It has two layers, so that a worker knows whose manifest it stores without unpacking it: the `ManifestCover` names owner and campaign, and
+contains the `CampaignManifest` as zlib-compressed canonical msgpack. The signature covers the campaign and the compressed bytes. Unpacking
+is bounded.
 """
 
 from __future__ import annotations
@@ -21,48 +22,48 @@ from protocol.wire.base import Count, Line, Message, PeerName, Priority, Seconds
 from protocol.wire.codec import inflate, pack, read_value
 
 MAX_MANIFEST: Final = 4 * 1024 * 1024
-"""Bytes of a manifest as it travels and is kept."""
+"""Bytes of a manifest as it is sent and stored."""
 MAX_UNPACKED: Final = 32 * 1024 * 1024
 MAX_MANIFEST_TASKS: Final = 10_000
 _MAX_MODELS: Final = MAX_MANIFEST_TASKS
 _MAX_ELEMENTS: Final = 8 * (MAX_MANIFEST_TASKS + _MAX_MODELS)
 _MAX_SPEC: Final = 2 * 1024 * 1024
 _COVER_BYTES: Final = 1024
-"""What is around the body takes less."""
+"""More than the size of everything around the body."""
 _CONTEXT: Final = b"sark campaign 1\n"
 
 CampaignId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-"""A campaign's id as it stands in a manifest: it may name a file."""
+"""A campaign's id in a manifest; it must be usable as a file name."""
 
 
 class ManifestModel(Message):
     """A model of the campaign, by its content."""
 
     name: FileName
-    """What the campaign calls it."""
+    """The campaign's name for it."""
     sha256: Sha256
     size: Count
     facts: Annotated[str, Field(max_length=16 * 1024)] = ""
-    """What the plan keeps of it."""
+    """What the plan stores about it."""
 
 
 class CampaignManifest(Message):
-    """What a campaign is. Where its tasks stand is not in it: that the workers tell."""
+    """What a campaign is. The states of its tasks are not in it: the workers report them."""
 
     v: Literal[1] = 1
     campaign: CampaignId
     name: Line
     owner: PeerName
-    """Whose campaign it is: the scheduler that its tasks name."""
+    """The campaign's owner: the scheduler that its tasks name."""
     spec: Annotated[str, Field(max_length=_MAX_SPEC)]
     """The campaign as JSON."""
     attempts: Annotated[int, Field(ge=1, le=1000)]
     backoff_s: Seconds
     wait_s: Seconds
     limit_s: Seconds | None = None
-    """The whole campaign; None: no limit."""
+    """Limit of the whole campaign; None: no limit."""
     created: Count = 0
-    """When it was submitted, in seconds since 1970 by the clock of the machine that did; 0: not said. Its limit counts from there."""
+    """When it was submitted, in seconds since 1970 on the submitting machine's clock; 0: unknown. Its limit counts from then."""
     priority: Priority = 50
     models: Annotated[tuple[ManifestModel, ...], Field(max_length=_MAX_MODELS)] = ()
     tasks: Annotated[
@@ -72,7 +73,7 @@ class CampaignManifest(Message):
 
 
 class ManifestCover(Message):
-    """A manifest as it travels: whose it is, of what, and the whole, packed and signed."""
+    """A manifest as it is sent: its owner, its campaign, and the whole, packed and signed."""
 
     v: Literal[1] = 1
     campaign: CampaignId
@@ -88,14 +89,14 @@ class ManifestCover(Message):
 
 @dataclass(frozen=True, slots=True)
 class OpenedManifest:
-    """A manifest that holds together, with its tasks read."""
+    """A manifest that was checked for consistency, with its tasks read."""
 
     manifest: CampaignManifest
     tasks: tuple[Task, ...]
 
 
 def make_manifest(manifest: CampaignManifest, sign: Callable[[bytes], bytes]) -> bytes | None:
-    """The bytes to be kept and served, signed by the owner's `sign`; None when the campaign is too large for a manifest."""
+    """The bytes to store and serve, signed by the owner's `sign`; None if the campaign is too large for a manifest."""
     body = _body(manifest)
     if body is None:
         return None
@@ -113,12 +114,12 @@ def fits_manifest(spec: str, tasks: Sequence[bytes]) -> bool:
 
 
 def read_cover(data: bytes) -> ManifestCover:
-    """The cover in `data`; its signature is for the caller to check. Raises `RemoteProtocolError`."""
+    """The cover in `data`; the caller must check its signature. Raises `RemoteProtocolError`."""
     return read_value(ManifestCover, data, max_bytes=MAX_MANIFEST)
 
 
 def open_manifest(cover: ManifestCover) -> OpenedManifest:
-    """What is under a cover whose signature was checked. Raises `RemoteProtocolError` when it does not hold together."""
+    """The content of a cover whose signature was checked. Raises `RemoteProtocolError` if it is inconsistent."""
     plain = inflate(cover.body, MAX_UNPACKED, "manifest")
     manifest = read_value(CampaignManifest, plain, max_bytes=MAX_UNPACKED, max_elements=_MAX_ELEMENTS)
     if (manifest.campaign, manifest.owner) != (cover.campaign, cover.owner):

@@ -1,4 +1,4 @@
-"""What meters of energy read while inferences were timed: part of a record."""
+"""What energy meters read while inferences were timed: part of a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.wire.base import Count, Detail, Line, Message
 
 MAX_METERS: Final = 16
 MeteredPart = Literal["gpu", "package", "dram", "wall"]
-"""What a meter sees: a GPU's board, a processor's package, its memory, or all that the device takes from its plug."""
+"""What a meter measures: a GPU's board, a processor's package, its memory, or everything the device draws from its plug."""
 Quantity = Annotated[float, Field(ge=0, le=1e18)]
 
 
@@ -18,16 +18,16 @@ class MeterSample(Message):
     """One meter over the timed windows of all launches."""
 
     source: Line
-    """Who read it: nvml, rapl, amdgpu, powermetrics or csv."""
+    """What read it: nvml, rapl, amdgpu, powermetrics or csv."""
     part: MeteredPart
     device: Line = ""
-    """Its name for it, such as `package-0`."""
+    """The source's name for it, such as `package-0`."""
     samples: Count = 0
-    """Readings in the windows."""
+    """Number of readings in the windows."""
     energy_j: Quantity | None = None
-    """Over the windows. None: it does not cover them; a note says why."""
+    """Energy over the windows. None: the meter does not cover them; a note says why."""
     idle_w: Quantity | None = None
-    """Just before the first load."""
+    """Power just before the first load."""
     stretches: bytes | None = None
-    """Of a sustained run: packed microjoules of each block, plus one; 0: not known."""
+    """For a sustained run: packed microjoules of each block, plus one; 0: unknown."""
     notes: Annotated[tuple[Detail, ...], Field(max_length=8)] = ()

@@ -1,8 +1,8 @@
-"""What not every version of a worker does: kinds of tasks, and messages that it answers. Adverts list it (`features`).
+"""What not every version of a worker supports: kinds of tasks, and messages it answers. Adverts list these features (`features`).
 
-A task of such a kind has a clause for it. A worker ends the link when it is sent a message that it does not know, so it is not sent one.
+A task of such a kind has a clause for it. A worker ends the link when it receives a message it does not know, so it is sent none.
 
-A worker that knows neither the kind nor the attribute refuses the task by that clause, however its scheduler came to ask it.
+A worker that knows neither the kind nor the attribute refuses the task because of that clause, whatever made its scheduler ask.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from protocol.values.requirement import Clause, Op
 UNITS_IN_TURNS: Final = "units-in-turns"
 """Models on several units of a device take turns (`Task.beside_units`)."""
 FORGET: Final = "forget"
-"""It forgets deleted campaigns (`protocol.messages.forget`)."""
+"""The worker forgets deleted campaigns (`protocol.messages.forget`)."""
 FEATURES: Final = (UNITS_IN_TURNS, FORGET)
-"""All that a worker of this version does."""
+"""All features that a worker of this version has."""
 SIMULATED_FEATURES: Final = (FORGET,)
-"""… if it follows a script."""
+"""The features of a worker that follows a script."""
 
 
 def needs(feature: str) -> Clause:
-    """Of a device that runs such tasks."""
+    """The clause that a device must meet to run such tasks."""
     return Clause(attribute="features", op=Op.HAS, value=feature)
 
 

@@ -1,7 +1,7 @@
-"""Where an advert lies in the index: the attributes it is kept under, and the key of each attribute's shard.
+"""Where an advert is stored in the index: the attributes it is stored under, and the key of each attribute's shard.
 
-A node publishes to one shard of each of its attributes; a reader turns a requirement into the attributes that must hold for
-every device that fits, and starts with the rarest. Both sides use the functions here, so they can never disagree.
+A node publishes to one shard for each of its attributes. A reader turns a requirement into attributes that every matching device must have,
+and starts with the rarest. Both sides use the functions in this module, so they cannot disagree.
 
 An attribute is one line of text: `node` (everybody), `unit:CPU (ONNX)`, `ram:34` (2^34 ≤ RAM < 2^35), `gpu:NAME`,
 `label:site=lab`, `pool:NAME`, `device:ID`, `model:SHA256`, `campaign:ID` (while the node holds its leases).
@@ -20,13 +20,13 @@ from protocol.wire.codec import pack
 
 NAMESPACE: Final = "sark index 1"
 MAX_SHARD_DEPTH: Final = 24
-"""Bits of the shard prefix: 2^24 shards of 1,000 adverts are more than there are devices."""
+"""Bits of the shard prefix: 2^24 shards of 1,000 adverts are more than enough for all devices."""
 MAX_CAMPAIGNS: Final = 8
-"""Campaigns one node may be found under at a time."""
+"""Most campaigns under which one node may be found at a time."""
 EVERYBODY: Final = "node"
-"""The attribute every node has."""
+"""The attribute that every node has."""
 _HIGHEST_BUCKET: Final = 42
-"""RAM from 4 TiB up shares one bucket."""
+"""All RAM sizes from 4 TiB up share one bucket."""
 
 AttributeText = Annotated[
     str, StringConstraints(pattern=r"^(node|(unit|ram|gpu|label|device|model|campaign|pool):[ -~]{1,240})$")
@@ -48,17 +48,17 @@ def ram_bucket(ram: int) -> int:
 
 
 def campaign_attribute(campaign: str) -> str:
-    """Where the workers of a campaign are found. The only attribute an advert does not say itself."""
+    """The attribute under which a campaign's workers are found. The only one that an advert does not contain."""
     return f"campaign:{campaign}"
 
 
 def model_attribute(sha256: str) -> str:
-    """Where the devices are found that say that they have a model."""
+    """The attribute under which devices are found that claim to have a model."""
     return f"model:{sha256}"
 
 
 def attributes_of(advert: Advert) -> tuple[str, ...]:
-    """Every attribute the advert says of itself, without repeats, `node` first."""
+    """Every attribute that the advert contains, without duplicates, `node` first."""
     units = [offer.unit for offer in advert.units]
     attributes = [EVERYBODY, f"device:{advert.device}"]
     attributes += [f"unit:{unit}" for unit in units]
@@ -72,18 +72,18 @@ def attributes_of(advert: Advert) -> tuple[str, ...]:
 
 
 def may_claim(advert: Advert, attribute: str) -> bool:
-    """Whether a holder may keep the advert under `attribute`: the advert says so, or it is a campaign."""
+    """Whether a holder may store the advert under `attribute`: the advert contains it, or it is a campaign."""
     return attribute.startswith("campaign:") or attribute in attributes_of(advert)
 
 
 Alternatives = tuple[str, ...]
-"""Attributes of which every fitting device has at least one."""
+"""Attributes of which every matching device has at least one."""
 
 
 def implied(requirement: Requirement) -> tuple[Alternatives, ...]:
-    """All ways to read the index for `requirement`, plainest first; always ends with `(EVERYBODY,)`.
+    """All ways to read the index for `requirement`, simplest first; always ends with `(EVERYBODY,)`.
 
-    Each way alone finds every device that fits. Its attributes have to be read all.
+    Each way finds every matching device by itself, if all of its attributes are read.
     """
     ways: list[Alternatives] = []
     for clause in requirement.clauses:
@@ -98,7 +98,7 @@ def implied(requirement: Requirement) -> tuple[Alternatives, ...]:
 
 
 def named_peers(requirement: Requirement) -> frozenset[str]:
-    """The peers of which the requirement asks for one by its id, if it does: only their own shards need to be read."""
+    """The peers one of which the requirement asks for by id, if it does: then only their own shards need to be read."""
     for clause in requirement.clauses:
         if clause.attribute == "peer" and clause.op in (Op.EQ, Op.IN):
             return frozenset(clause.value if isinstance(clause.value, tuple) else (str(clause.value),))

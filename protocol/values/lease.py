@@ -1,6 +1,6 @@
-"""A lease, as the worker's ledger sees it: a slot on one device for one attempt of one task, under a fence. And the worker's own state.
+"""A lease as the worker's ledger sees it: a slot on one device for one attempt of one task, under a fence. And the worker's own state.
 
-Fence = (incarnation, number). Both only rise, so a result under an older one can be recognised and refused, whoever sends it.
+Fence = (incarnation, number). Both only rise, so a result under an older fence can be recognised and refused, whoever sends it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from protocol.wire.table import Table
 from protocol.words import WorkerState
 
 LEASE_TTL_S: Final = 15.0
-"""After this long without a renewal the place may go to others."""
+"""After this long without a renewal, the slot may go to others."""
 RENEW_EVERY_S: Final = 5.0
 GRACE_S: Final = 600.0
-"""A run goes on for this long after its lease lapsed, while nobody else needs the device."""
+"""A run continues for this long after its lease lapsed, while nobody else needs the device."""
 AGEING_S: Final = 60.0
-"""A ticket's priority rises by one for each of these that it waited …"""
+"""A queued lease's priority rises by one for each such period of waiting …"""
 MAX_AGEING: Final = 9
-"""… at most so often, so that waiting alone never jumps a gap that preempts."""
+"""… at most this many times, so that waiting alone never bridges the gap for a preemption."""
 PREEMPT_GAP: Final = 10
-"""So much higher a priority must be for a run to give way to it."""
+"""How much higher a priority must be for a run to give way to it."""
 PREEMPT_GRACE_S: Final = 1.0
-"""From the warning to the end of a run that gives way."""
+"""From the warning to the end of the preempted run."""
 MAX_PREEMPTIONS: Final = 2
-"""A task preempted this often is not preempted again."""
+"""A task that was preempted this often is not preempted again."""
 
 
 class Fence(Message):
-    """Orders grants of one worker over its restarts."""
+    """Orders the grants of one worker across its restarts."""
 
     incarnation: Annotated[int, Field(ge=0, le=2**32)]
     number: Annotated[int, Field(ge=0, le=2**53)]
@@ -43,7 +43,7 @@ class Fence(Message):
         return (self.incarnation, self.number)
 
     def __eq__(self, other: object) -> bool:
-        """As any message's, but in a fifth of the time: fences are compared two dozen times for a task."""
+        """Like any message's comparison, but five times as fast: fences are compared two dozen times for a task."""
         return type(other) is Fence and self.number == other.number and self.incarnation == other.incarnation
 
     def __hash__(self) -> int:
@@ -51,29 +51,29 @@ class Fence(Message):
 
 
 class LeaseState(StrEnum):
-    """Life of a place."""
+    """The life of a lease."""
 
     QUEUED = "queued"
     OFFERED = "offered"
     GRANTED = "granted"
     RUNNING = "running"
     LAPSED = "lapsed"
-    """Not renewed in time: the run goes on in grace, the place may be taken."""
+    """Not renewed in time: the run continues in grace, and the slot may be taken."""
     STOPPING = "stopping"
-    """No lease any more; the run's processes are being killed, and the device is theirs until they are dead."""
+    """The lease has ended; the run's processes are being killed, and occupy the device until they are dead."""
     REPORTING = "reporting"
     """The run ended; its result waits for the scheduler."""
     CLOSED = "closed"
 
 
 class LeaseEvent(StrEnum):
-    """What happens to a place."""
+    """What happens to a lease."""
 
     READY = "ready"
     START = "start"
     SKIP = "skip"
     DEFER = "defer"
-    """The scheduler could not be asked: the ticket waits on."""
+    """The scheduler could not be asked: the queued lease keeps waiting."""
     RUN = "run"
     EXPIRE = "expire"
     RENEW = "renew"
@@ -104,20 +104,20 @@ LEASE: Final[Table[LeaseState, LeaseEvent]] = {
 
 
 FAULTY_AFTER: Final = 3
-"""Different models that crashed with no success in between, before a worker runs what is known to work; faulty if that fails."""
+"""After this many different models crashed without a success in between, a worker runs one known to work; faulty if that fails."""
 
 
 class WorkerEvent(StrEnum):
-    """What moves a worker from state to state."""
+    """What moves a worker from one state to another."""
 
     BEGIN = "begin"
-    """A task was taken and is being prepared or run."""
+    """A task was accepted and is being prepared or run."""
     END = "end"
     """The child is gone; its files are being removed."""
     CLEAN = "clean"
     """Nothing of the task is left."""
     BREAK = "break"
-    """Too many failures in a row, or the device does not work any more."""
+    """Too many failures in a row, or the device no longer works."""
     RESET = "reset"
     DRAIN = "drain"
     RESUME = "resume"
@@ -141,26 +141,26 @@ _CONTEXT: Final = b"sark adopt 1\n"
 
 
 class TakeoverProof(Message):
-    """That a campaign is carried on under an epoch: signed by who carries it on, with the token that permits it.
+    """Proof that a campaign is carried on under an epoch: signed by the peer that does so, with the token that permits it.
 
-    An adopter sends the bytes with `AdoptRequest` and `Commit`; the worker stores them unread and shows them with `Denied` to the scheduler
-    that led before, which verifies them.
+    An adopter sends the bytes with `AdoptRequest` and `Commit`. The worker stores them unread, and shows them with `Denied` to the
+    scheduler that led the campaign before, which verifies them.
     """
 
     v: Literal[1] = 1
     peer: PeerName
-    """Who carries it on."""
+    """The peer that carries the campaign on."""
     campaign: Id
     epoch: Epoch
     signature: Signature
-    """Of `peer`, over campaign and epoch."""
+    """By `peer`, over campaign and epoch."""
     issuer: PeerName | None = None
-    """Whose token lets it; None: the campaign is its own."""
+    """The issuer of the token that permits it; None: the campaign is the peer's own."""
     token: Token | None = None
 
     @property
     def message(self) -> bytes:
-        """What the signature is made over."""
+        """The bytes to sign."""
         return _proof_message(self.campaign, self.epoch)
 
 
@@ -173,7 +173,7 @@ def make_proof(
     issuer: str | None = None,
     token: bytes | None = None,
 ) -> bytes | None:
-    """The bytes; None when they would be more than a message takes."""
+    """The bytes; None if they are too many for a message."""
     proof = TakeoverProof(
         peer=peer,
         campaign=campaign,
@@ -187,7 +187,7 @@ def make_proof(
 
 
 def read_proof(data: bytes) -> TakeoverProof:
-    """What is in the bytes; signature and token are for the caller to check. Raises `RemoteProtocolError`."""
+    """The proof in the bytes; the caller must check signature and token. Raises `RemoteProtocolError`."""
     return read_value(TakeoverProof, data, max_bytes=MAX_PROOF)
 
 

@@ -1,4 +1,4 @@
-"""Does this device fit? One function for everybody: the holder filters with it, the scheduler ranks, the worker admits, people read it."""
+"""Whether a device fits. Everybody uses one function: holders filter with it, schedulers rank, workers admit, users read its result."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ NOT_KNOWN: Final = "not known"
 
 
 class ClauseState(StrEnum):
-    """How one clause stands with one device."""
+    """How one device meets one clause."""
 
     MET = "met"
     UNMET = "unmet"
     UNKNOWN = "unknown"
-    """The device does not say, or this version of ours does not know the attribute."""
+    """The device does not say, or this version does not know the attribute."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClauseMatch:
-    """One clause against one device, in words ready to be shown."""
+    """One clause compared with one device, in words ready to be shown."""
 
     clause: Clause
     met: ClauseState
@@ -39,7 +39,7 @@ class ClauseMatch:
     need: str
 
     def __str__(self) -> str:
-        """One short line, fit for a message: `ram: has 4 GiB, needs >= 8 GiB`."""
+        """One short line for a message: `ram: has 4 GiB, needs >= 8 GiB`."""
         if self.have in (NOT_SET, NOT_KNOWN):
             return brief(f"{self.clause.attribute} is {self.have}, needs {brief(self.need, 90)}")
         return brief(f"{self.clause.attribute}: has {brief(self.have, 90)}, needs {brief(self.need, 90)}")
@@ -61,24 +61,24 @@ class Match:
 
 
 def match(requirement: Requirement, advert: Advert) -> Match:
-    """Compare every clause by itself (never two devices, never several dimensions at once), and GPUs as the unit sees them."""
+    """Compare each clause separately (never two devices, never several dimensions at once), with GPUs as the unit sees them."""
     narrowed = as_seen(requirement, advert)
     return Match(tuple(match_clause(clause, narrowed) for clause in requirement.clauses))
 
 
 _ON_GPU: Final = ("GPU ", "TensorRT ", "DirectML ")
-"""How names of units on GPUs begin."""
+"""How the names of units on GPUs begin."""
 _OF_GPUS: Final = frozenset({"gpu", "vram"})
 
 
 def as_seen(requirement: Requirement, advert: Advert) -> Advert:
-    """The advert with the one GPU that the unit runs on, where the requirement asks for such a unit and speaks of GPUs."""
+    """The advert reduced to the GPU that the unit runs on, if the requirement asks for a unit on a GPU and has clauses about GPUs."""
     unit = _gpu_unit(requirement)
     return advert if unit is None else _with_gpu_of(unit, advert)
 
 
 def _gpu_unit(requirement: Requirement) -> str | None:
-    """None: GPUs count as the device has them."""
+    """The unit on a GPU that the requirement asks for. None: all of the device's GPUs count."""
     if not any(clause.attribute in _OF_GPUS for clause in requirement.clauses):
         return None
     named = (
@@ -90,11 +90,11 @@ def _gpu_unit(requirement: Requirement) -> str | None:
 
 
 def _with_gpu_of(unit: str, advert: Advert) -> Advert:
-    """A unit without a number runs on the first."""
+    """The advert with the unit's GPU only. A unit without a number runs on the first."""
     number = gpu_number(unit)
     own = advert.gpus[:1] if number is None else tuple(gpu for gpu in advert.gpus if gpu.number == number)
     if not own and advert.gpus:
-        own = (GpuInfo(name="?"),)  # there is one, of which a small advert had no room to say anything
+        own = (GpuInfo(name="?"),)  # there is a GPU, about which a small advert had no room to say anything
     return advert if own == advert.gpus else advert.model_copy(update={"gpus": own})
 
 
@@ -125,14 +125,14 @@ def match_clause(clause: Clause, advert: Advert) -> ClauseMatch:
 
 
 def _absent(clause: Clause) -> ClauseState:
-    """How a clause stands with a device that does not say."""
+    """The state of a clause for a device that does not have the attribute."""
     if not clause.attribute.startswith("label."):
         return ClauseState.UNKNOWN
     return ClauseState.MET if clause.op is Op.NE else ClauseState.UNMET
 
 
 def _comparison(of: Of, clause: Clause) -> Callable[[Any], bool] | None:
-    """Whether what a device says meets the clause. None: this version of ours does not know how to compare these."""
+    """Whether a device's value meets the clause. None: this version does not know how to compare them."""
     op, value = clause.op, clause.value
     if of in (Of.NUMBER, Of.SIZE):
         if op not in _ORDER or isinstance(value, (str, tuple)):
@@ -156,10 +156,10 @@ def _comparison(of: Of, clause: Clause) -> Callable[[Any], bool] | None:
 
 @lru_cache(maxsize=1_024)
 def _like(pattern: str) -> Callable[[str], bool]:
-    """Whether a text fits a shell pattern, case ignored; a pattern without a wildcard may stand anywhere in the text.
+    """Whether a text matches a shell pattern, ignoring case; a pattern without a wildcard may match anywhere in the text.
 
-    Text between two stars is looked for with `find`: the usual case, and the fastest. Others go to `fnmatch`'s expression, which does
-    not come back to an earlier star: 200 characters in a text of 200 take 50 µs at most (measured).
+    Text between two stars is searched with `find`, the usual and fastest case. Other patterns use `fnmatch`'s expression, which does not
+    backtrack to an earlier star: 200 characters in a text of 200 take at most 50 µs (measured).
     """
     pattern = pattern.lower()
     if not _is_plain(pattern):
@@ -184,7 +184,7 @@ def _like(pattern: str) -> Callable[[str], bool]:
 
 
 def _is_plain(pattern: str) -> bool:
-    """Whether it has no wildcards but two stars at most."""
+    """Whether the pattern has no wildcards except up to two stars."""
     return pattern.count("*") <= 2 and not ("?" in pattern or "[" in pattern)
 
 
@@ -194,20 +194,20 @@ def _is_plain(pattern: str) -> bool:
 EXACT_US: Final = 1.0
 """Processor time of one comparison with one device, in µs (measured)."""
 PLAIN_US: Final = 1.5
-"""Of a pattern with at most two stars and no other wildcards."""
+"""Processor time for a pattern with at most two stars and no other wildcards."""
 PATTERN_US: Final = 20.0
-"""Of any other pattern."""
+"""Processor time for any other pattern."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """`match(…).fits` of a requirement that is put to many devices: read once, the cheapest and most selective clauses first."""
+    """`match(…).fits` of a requirement that is checked on many devices: compiled once, cheapest and most selective clauses first."""
 
     conditions: tuple[Callable[[Advert], bool], ...]
     cost_us: float
-    """For one device, at most."""
+    """Processor time for one device, at most."""
     gpu_unit: str | None = None
-    """The unit whose GPU alone counts."""
+    """The unit whose GPU is the only one that counts."""
 
     def __call__(self, advert: Advert) -> bool:
         if self.gpu_unit is not None:
@@ -216,14 +216,14 @@ class Predicate:
 
 
 def clause_cost_us(clause: Clause) -> float:
-    """Processor time of one clause with one device, in µs."""
+    """Processor time to check one clause on one device, in µs."""
     if clause.op is not Op.LIKE:
         return EXACT_US
     return PLAIN_US if _is_plain(str(clause.value)) else PATTERN_US
 
 
 def requirement_cost_us(requirement: Requirement) -> float:
-    """Processor time of all clauses with one device, in µs."""
+    """Processor time to check all clauses on one device, in µs."""
     return sum(map(clause_cost_us, requirement.clauses))
 
 
@@ -232,7 +232,7 @@ _SELECTS: Final = (Op.EQ, Op.HAS, Op.IN, Op.GE, Op.GT, Op.LE, Op.LT, Op.LIKE, Op
 
 
 def compile_requirement(requirement: Requirement) -> Predicate:
-    """Its predicate. A clause that no device can meet is tried first, and alone."""
+    """The predicate of a requirement. A clause that no device can meet is the only one tried."""
     clauses = sorted(
         requirement.clauses,
         key=lambda clause: (clause_cost_us(clause), _SELECTS.index(clause.op)),
@@ -246,7 +246,7 @@ def compile_requirement(requirement: Requirement) -> Predicate:
 
 
 def _condition(clause: Clause) -> Callable[[Advert], bool] | None:
-    """None: no device meets it, as far as this version of ours knows."""
+    """The condition of one clause. None: no device meets it, as far as this version knows."""
     attribute = attribute_of(clause.attribute)
     holds = None if attribute is None else _comparison(attribute.of, clause)
     absent = _absent(clause) is ClauseState.MET
@@ -262,7 +262,7 @@ def _condition(clause: Clause) -> Callable[[Advert], bool] | None:
 
 
 def show_value(of: Of, have: Any) -> str:
-    """A device's attribute for people."""
+    """A device's attribute in words."""
     if of is Of.SIZE:
         return show_size(int(have))
     if of is Of.LIST:

@@ -1,4 +1,4 @@
-"""What a device's sensors show at one moment while it runs a task, of the whole device. What no sensor tells is absent, never zero."""
+"""What a device's sensors show at one moment while it runs a task, for the whole device. Values without a sensor are absent, never zero."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ class Sensor(StrEnum):
     """Share of all processors' time."""
     MEMORY = "memory"
     TEMPERATURE = "temperature"
-    """Of the processor."""
+    """Temperature of the processor."""
     POWER = "power"
-    """Of the processor's package."""
+    """Power of the processor's package."""
     GPU = "gpu"
-    """Utilisation."""
+    """Utilisation of the GPU."""
     VRAM = "vram"
     GPU_TEMPERATURE = "gpu-temperature"
     GPU_POWER = "gpu-power"
 
 
 SensorWord = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z-]{0,31}$")]
-"""A `Sensor`, or one that only newer versions know."""
+"""A `Sensor`, or a word that only newer versions know."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Celsius = Annotated[float, Field(ge=-100, le=200)]
 Watts = Annotated[float, Field(ge=0, le=100_000)]
 
 
 class GpuReading(Message):
-    """Sensor values of one GPU, whatever uses it."""
+    """One GPU, whatever uses it."""
 
     utilisation: Share | None = None
     memory: Count | None = None
@@ -47,20 +47,20 @@ class GpuReading(Message):
 
 
 class SensorValues(Message):
-    """Sensor values of the whole device with everything that runs on it, not of the task alone."""
+    """Values for the whole device with everything that runs on it, not for the task alone."""
 
     cpu: Share | None = None
-    """Busy share of all processors' time since the reading before."""
+    """Busy share of all processors' time since the previous reading."""
     memory: Count | None = None
     """Bytes in use."""
     temperature_c: Celsius | None = None
-    """Of the processor, where it is hottest."""
+    """Temperature of the processor, at its hottest point."""
     power_w: Watts | None = None
-    """Of the processor's packages, the mean since the reading before."""
+    """Power of the processor's packages, the mean since the previous reading."""
     gpus: Annotated[tuple[GpuReading, ...], Field(max_length=MAX_GPUS)] = ()
 
 
 class DeviceReading(SensorValues):
-    """The device's sensor values, with their age when they were sent."""
+    """A reading as sent, with its age at that time."""
 
     age_s: Seconds = 0.0

@@ -1,6 +1,6 @@
-"""The record of a run: everything a worker observed, raw, under its signature. Medians are made from it later, by anyone.
+"""The record of a run: everything a worker observed, raw, under its signature. Anyone can compute medians from it later.
 
-Samples travel as zlib of zigzag varints of differences: a tenth of the plain size, and bounded when unpacked.
+Samples are sent as zlib-compressed zigzag varints of differences: a tenth of the plain size, and bounded when unpacked.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Share = Annotated[float, Field(ge=0, le=1)]
 FigureName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 _CONTEXT: Final = b"sark record 1\n"
 MAX_VARINT: Final = 10
-"""Bytes of a number of 64 bits."""
+"""Bytes of a 64-bit number."""
 _CONTINUED: Final = bytes(range(0x80, 0x100))
 """Bytes that do not end a number."""
 _DELTAS: Final = tuple(-((byte + 1) >> 1) if byte & 1 else byte >> 1 for byte in range(0x80))
-"""Of numbers of one byte."""
+"""The decoded values of one-byte numbers."""
 
 
 def pack_samples(samples: Sequence[int]) -> bytes:
-    """Nanoseconds in order, as compressed differences."""
+    """Nanoseconds, in order, as compressed differences."""
     out = bytearray()
     last = 0
     for sample in samples:
@@ -54,8 +54,8 @@ def pack_samples(samples: Sequence[int]) -> bytes:
 
 
 def unpack_samples(data: bytes, most: int = MAX_SAMPLES) -> tuple[int, ...]:
-    """The inverse of `pack_samples`. Raises `RemoteProtocolError` for anything else, or for more than `most`, which are counted before any
-    of them is read.
+    """The inverse of `pack_samples`. Raises `RemoteProtocolError` for anything else, or for more than `most` samples, which are counted
+    before any is read.
     """
     plain = inflate(data, max(1, MAX_VARINT * most), "samples")
     if len(plain.translate(None, _CONTINUED)) > most or plain[-1:] > b"\x7f":
@@ -88,29 +88,29 @@ class LoadSample(Message):
 
     ns: Count
     kind: Literal["cold", "fresh", "warm"] = "fresh"
-    """In a fresh process with the file's pages dropped from memory before; in a fresh process; in the same process once more."""
+    """In a fresh process, with the file's pages dropped from memory before; in a fresh process; once more in the same process."""
     baseline: Count | None = None
-    """Resident bytes before."""
+    """Resident bytes before the load."""
     peak: Count | None = None
-    """Highest resident bytes during it."""
+    """Highest number of resident bytes during the load."""
 
 
 class HostLoad(Message):
-    """The host during the timed window of one launch. A value is None if the operating system does not report it."""
+    """The host over the timed window of one launch. None: its system does not report it."""
 
     others: Share | None = None
-    """Share of all processors' time that went to other processes; of too short a window: of the processors, at moments around it."""
+    """Share of all processors' time that other processes used; if the window is too short, share of the processors at moments around it."""
     steal: Share | None = None
     """Share of all processors' time that the hypervisor took."""
     clock_mhz: Real | None = None
     throttles: Count | None = None
-    """Times that the processors were slowed because of heat."""
+    """How often heat slowed the processors."""
     temperature_c: Real | None = None
     on_battery: bool | None = None
 
 
 BLOCK_FIELDS: Final = ("samples", "wall_ns", "cpu_ns", "stall_ns", "switches")
-"""Of each block, one after the other; the last two are one more than they are, and 0 where the system does not tell."""
+"""The numbers of each block, in this order; the last two are stored plus one, and are 0 if the system does not report them."""
 
 
 class OutputSketch(Message):
@@ -118,11 +118,11 @@ class OutputSketch(Message):
 
     dtype: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,32}$")]
     count: Count
-    """Of its values."""
+    """Number of values."""
     norm: Annotated[float, Field(ge=0, le=1e18)]
-    """Euclidean."""
+    """The Euclidean norm."""
     sums: Annotated[bytes, Field(min_length=SUMS_BYTES, max_length=SUMS_BYTES)]
-    """16 signed sums of the values as shares of the norm: floats of 32 bits, big-endian."""
+    """16 signed sums of the values as shares of the norm: 32-bit floats, big-endian."""
 
 
 class LaunchOutput(Message):
@@ -130,50 +130,50 @@ class LaunchOutput(Message):
 
     sha256: Sha256
     sketches: Annotated[tuple[OutputSketch, ...], Field(max_length=4)] = ()
-    """Of the first outputs, by name, that are numbers."""
+    """Sketches of the first numeric outputs, by name."""
 
     def digest(self) -> bytes:
-        """What the chain of a witnessed run goes on with."""
+        """The digest with which the chain of a witnessed run continues."""
         return launch_digest(
             self.sha256, ((one.dtype, one.count, one.norm, one.sums) for one in self.sketches)
         )
 
 
 class Timing(Message):
-    """The timed inferences of one launch; warm-up apart."""
+    """The timed inferences of one launch; warm-up is separate."""
 
     samples: bytes
     """Packed nanoseconds, in order."""
     warmup: bytes
     began_s: Seconds = 0.0
-    """From the beginning of the first launch's window."""
+    """Seconds since the beginning of the first launch's window."""
     per_sample: Annotated[int, Field(ge=1, le=10_000_000)] = 1
     """Inferences behind each sample, which is their mean."""
     blocks: bytes | None = None
-    """Packed numbers, `BLOCK_FIELDS` for each stretch of the window."""
+    """Packed numbers: `BLOCK_FIELDS` for each block of the window."""
     host: HostLoad | None = None
     cpu_s: Seconds
     wall_s: Seconds
     baseline: Count | None = None
-    """Resident bytes of the child before its load."""
+    """Resident bytes of the child process before its load."""
     peak: Count | None = None
     timer_ns: Count = 0
     switches: Count | None = None
     """Involuntary context switches in the timed window."""
     output: LaunchOutput | None = None
-    """Of each launch of a witnessed run; else of the first one, where its driver tells."""
+    """For a witnessed run, in each launch; otherwise in the first one, if its driver reports it."""
 
 
 class Accelerator(Message):
-    """The accelerator during the timed windows of all launches. A value is None if the accelerator does not report it."""
+    """The accelerator over the timed windows of all launches. None: it does not report it."""
 
     source: Line
-    """Who read it, such as `nvml`."""
+    """What read it, such as `nvml`."""
     device: Line
     samples: Count
     utilisation: Share | None = None
     memory: Count | None = None
-    """The most that the run held, in bytes."""
+    """Most bytes that the run held."""
     power_w: Real | None = None
     idle_w: Real | None = None
     energy_j: Real | None = None
@@ -184,11 +184,11 @@ class Accelerator(Message):
 
 
 FEW_DIGITS: Final = ("bf16", "f16")
-"""Types in which runtimes compute models of float32."""
+"""Types in which runtimes may compute float32 models."""
 
 
 class RunFacts(Message):
-    """What actually ran."""
+    """What really ran."""
 
     unit: Line
     driver: Line
@@ -198,25 +198,25 @@ class RunFacts(Message):
     shapes: Annotated[dict[str, tuple[int, ...]], Field(max_length=256)] = {}
     dtypes: Annotated[dict[str, str], Field(max_length=256)] = {}
     batch: Annotated[int, Field(ge=1, le=2**20)] | None = None
-    """Size of the batch that it was given because the task says so."""
+    """Size of the batch, if the task gives it."""
     seed: Count = 0
     notes: Annotated[tuple[Detail, ...], Field(max_length=64)] = ()
     output_sha256: Sha256 | None = None
     agrees: bool | None = None
-    """Outputs agree with the reference; None: not checked."""
+    """Whether the outputs agree with the reference; None: not checked."""
     max_error: float | None = None
     tolerance: float | None = None
     compared: Detail = ""
-    """The output that differs most from the reference, by how much, and what is tolerated."""
+    """The output that differs most from the reference, by how much, and the tolerance."""
     operators: Annotated[tuple[OperatorUse, ...], Field(max_length=200)] | None = None
-    """Where they ran, what takes longest first; None: its runtime does not tell."""
+    """Which provider ran them, longest first; None: its runtime does not report it."""
     compute_type: Line | None = None
-    """Of the floats in which it computed, such as bf16; None: its runtime does not tell, or it is the model's own."""
+    """Type of the floats in which it computed, such as bf16; None: its runtime does not report it, or it is the model's own type."""
 
     @property
     def evidence(self) -> bool | None:
-        """What the outputs say of the device: whether they agree with the reference. None: nothing; they were not checked, or they differ
-        and the runtime chose to compute with 16 bits."""
+        """What the outputs say about the device: whether they agree with the reference. None: nothing, since they were not checked, or they
+        differ and the runtime chose to compute with 16 bits."""
         return None if not self.agrees and self.compute_type in FEW_DIGITS else self.agrees
 
 
@@ -232,13 +232,13 @@ class DeviceFacts(Message):
     cores: Count | None = None
     version: Line = ""
     fingerprint: Line = ""
-    """Of its hardware, system, drivers and runtimes: a sha256. The same for devices of the same make."""
+    """A sha256 over its hardware, system, drivers and runtimes: identical for devices of the same make."""
     simulated: Literal[True] | None = None
-    """It pretends to be this device. None: it is what it says."""
+    """It simulates this device. None: it is a real device."""
 
 
 class StageTime(Message):
-    """Duration of one stage on the worker's monotonic clock."""
+    """How long one stage took on the worker's monotonic clock."""
 
     stage: Line
     seconds: Seconds
@@ -254,38 +254,38 @@ class Record(Message):
     fence: Fence
     worker: PeerName
     task_sha256: Sha256
-    """Of the signed task's bytes."""
+    """Over the bytes of the signed task."""
     model_sha256: Sha256
     outcome: Annotated[RunOutcome, Field(strict=False)]
     reason: Annotated[Reason, Field(strict=False)] | None = None
     permanent: bool = False
-    """A failure another device would not mend."""
+    """Another device would fail in the same way."""
     detail: Detail = ""
     device: DeviceFacts
     ran: RunFacts | None = None
     loads: Annotated[tuple[LoadSample, ...], Field(max_length=512)] = ()
     timings: Annotated[tuple[Timing, ...], Field(max_length=256)] = ()
-    """Of each launch that timed inferences, in order."""
+    """One for each launch that timed inferences, in order."""
     accelerator: Accelerator | None = None
     figures: Annotated[dict[FigureName, Real], Field(max_length=256)] = {}
-    """What was measured besides latency, by name with the unit in it."""
+    """What was measured in addition to latency, by name, which includes the unit."""
     series: Annotated[dict[FigureName, bytes], Field(max_length=16)] = {}
-    """Packed nanoseconds by name: raw times other than those of inferences."""
+    """Packed nanoseconds by name: raw times of anything but inferences."""
     stages: Annotated[tuple[StageTime, ...], Field(max_length=32)] = ()
     opening: Key32 | None = None
-    """What the first launch's inputs follow from; None: the run was not witnessed."""
+    """Determines the first launch's inputs; None: the run was not witnessed."""
     reveal: Key32 | None = None
-    """What the later launches' inputs follow from, together with the outputs before them."""
+    """Determines the later launches' inputs, together with the outputs before them."""
     rounds: Annotated[tuple[RoundsSample, ...], Field(max_length=256)] | None = None
-    """Of each launch in which the task's models took turns, in order; None: the task has one model."""
+    """One for each launch in which the task's models took turns, in order; None: the task has one model."""
     ran_beside: Annotated[tuple[RunFacts, ...], Field(max_length=MAX_TOGETHER - 1)] | None = None
-    """What ran beside, in the task's order."""
+    """The facts of the models that ran beside, in the task's order."""
     sustained: SustainedSample | None = None
-    """Of a sustained run. None: the task asks for none."""
+    """For a sustained run. None: the task requests none."""
     meters: Annotated[tuple[MeterSample, ...], Field(max_length=MAX_METERS)] | None = None
-    """Of energy; none: there was none to read. In records of older versions only the accelerator's, above."""
+    """Energy meters; None: there were none to read. Records of older versions have only the accelerator's energy, above."""
     answers: AnswerSet | None = None
-    """To the task's examples. None: it has none, or the run ended before they were answered."""
+    """The answers to the task's examples. None: it has none, or the run ended before they were answered."""
 
 
 class SignedRecord(Message):

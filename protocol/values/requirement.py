@@ -1,8 +1,8 @@
-"""What a task needs of a device: clauses, all of which must be met. `attribute operator value`, as a person writes them.
+"""What a task needs of a device: clauses, all of which must be met, written as `attribute operator value`.
 
     ram >= 8 GiB        soc ~ "Apple M*"        label.site == lab        units has "CPU (ONNX)"        arch in x86_64, aarch64
 
-The attributes are the advert's fields; an unknown one is an error with a hint, never a clause that silently never matches.
+The attributes are the advert's fields. An unknown attribute is an error with a hint, never a clause that silently matches nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Value = str | int | float
 
 
 class Op(StrEnum):
-    """How a clause compares. `~` is a shell pattern without case; `has` asks for an item of a list."""
+    """How a clause compares. `~`: a shell pattern, ignoring case; `has`: an item of a list."""
 
     EQ = "=="
     NE = "!="
@@ -39,7 +39,7 @@ class Op(StrEnum):
 
 
 class Of(StrEnum):
-    """What sort of value an attribute has."""
+    """The kind of value that an attribute has."""
 
     NUMBER = "number"
     SIZE = "size"
@@ -50,13 +50,13 @@ class Of(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One thing a clause can speak of."""
+    """Something that a clause can name."""
 
     name: str
     of: Of
     meaning: str
     read: Callable[[Advert], Value | tuple[str, ...] | None]
-    """None: this node does not say."""
+    """Reads the value from an advert; None: this node does not say."""
 
 
 def _vram(advert: Advert) -> int | None:
@@ -140,7 +140,7 @@ class Requirement(Message):
 
 
 def attribute_of(name: str) -> Attribute | None:
-    """The attribute called `name`, labels included; None when there is none."""
+    """The attribute called `name`, including labels; None if there is none."""
     if name in ATTRIBUTES:
         return ATTRIBUTES[name]
     if _LABEL.match(name):
@@ -160,7 +160,7 @@ _FACTORS: Final = {"": 1, "b": 1} | {
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes in `8 GiB`, `500MB`, `1024`; None when it is not a size."""
+    """Bytes in `8 GiB`, `500MB`, `1024`; None if the text is not a size."""
     match = _SIZE.match(text.strip())
     if not match:
         return None
@@ -168,7 +168,7 @@ def parse_size(text: str) -> int | None:
 
 
 def show_size(size: int) -> str:
-    """Bytes for people, in binary units."""
+    """Bytes as users read them, in binary units."""
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(amount) < 1024 or unit == "TiB":
@@ -178,7 +178,7 @@ def show_size(size: int) -> str:
 
 
 def parse_clause(text: str) -> Clause:
-    """A clause as written in a campaign. Raises `CampaignError` with a hint; file and line are the caller's to add."""
+    """A clause as written in a campaign. Raises `CampaignError` with a hint; the caller must add file and line."""
 
     def wrong(what: str, hint: str) -> CampaignError:
         return CampaignError(f'{what} clause "{text}"', hint=hint)
@@ -208,7 +208,7 @@ def parse_clause(text: str) -> Clause:
         value = tuple(_unquote(item) for item in raw.strip("[]").split(",") if item.strip())
     elif attribute.of is Of.SIZE:
         size = parse_size(plain)
-        if size is None or plain.isdigit():  # 80 of what? nobody means bytes
+        if size is None or plain.isdigit():  # 80 of what? a user would not mean bytes
             raise wrong(f"{raw!r} is not a size in", "write it as 8 GiB or 500 MB")
         value = size
     elif attribute.of is Of.NUMBER:

@@ -1,4 +1,4 @@
-"""What models that took turns in one process needed, raw: part of a record."""
+"""The raw times of models that took turns: part of a record."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pydantic import Field
 from protocol.wire.base import Message
 
 MAX_TOGETHER: Final = 8
-"""Models of one comparison."""
+"""Most models in one comparison."""
 MAX_ROUNDS: Final = 128
-"""Of one launch."""
+"""Most rounds of one launch."""
 
 
 class RoundsSample(Message):
-    """One launch: the task's models beside first, in their order, then its own."""
+    """One launch: first the models of the task's `beside`, in their order, then its own."""
 
     wall: Annotated[tuple[bytes, ...], Field(min_length=2, max_length=MAX_TOGETHER)]
-    """Of each model: packed nanoseconds of one inference, round by round."""
+    """For each model: packed nanoseconds of one inference, round by round."""
     cpu: Annotated[tuple[bytes, ...], Field(min_length=2, max_length=MAX_TOGETHER)] | None = None
-    """The same in CPU time of all threads; None: its system does not tell."""
+    """As `wall`, in CPU time of all threads; None: its system does not report it."""
     per_block: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=MAX_TOGETHER)
     ]
-    """Of each model: inferences in one block."""
+    """For each model: inferences in one block."""
     turns: Annotated[int, Field(ge=1, le=64)]
     """Blocks of each model in one round."""

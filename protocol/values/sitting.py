@@ -1,4 +1,4 @@
-"""Which of several sittings a task is: the same measured again on the same device, at another time."""
+"""Which of several sittings a task is: the same measurement on the same device, repeated at another time."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ MAX_SITTINGS: Final = 64
 
 
 class Sitting(Message):
-    """Its place among the sittings of one cell. Those after the first begin some time after the one before has ended."""
+    """A task's place among the sittings of one cell. Each later sitting begins some time after the previous one has ended."""
 
     number: Annotated[int, Field(ge=1, le=MAX_SITTINGS)]
-    """From 1."""
+    """Counted from 1."""
     of: Annotated[int, Field(ge=2, le=MAX_SITTINGS)]
     step: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """From the number of a sitting's task to that of the next one's."""
+    """The difference between the numbers of successive sittings' tasks."""
     apart_s: Seconds
-    """From the end of the one before to its own beginning, at least."""
+    """Least time from the end of the previous sitting to the beginning of this one."""
 
     def task(self, own: str, number: int) -> str:
-        """Id of the task of another sitting of the cell; `own`: of this one's."""
+        """The id of the task of another sitting of the cell; `own`: the id of this sitting's task."""
         campaign, _, task = own.rpartition("/")
         return f"{campaign}/{int(task) + (number - self.number) * self.step}" if task.isdecimal() else ""
 
     def numbers(self, own: int) -> tuple[int, ...]:
-        """Of the tasks of all sittings of the cell; `own`: of this one's."""
+        """The numbers of the tasks of all sittings of the cell; `own`: the number of this sitting's task."""
         first = own - (self.number - 1) * self.step
         return tuple(range(first, first + self.of * self.step, self.step))

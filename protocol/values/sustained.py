@@ -1,4 +1,4 @@
-"""What a sustained run showed besides its times, raw: part of a record. The times stand in its one `Timing`, a block for each stretch."""
+"""What a sustained run showed other than times, raw: part of a record. The times are in its one `Timing`, a block for each stretch."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from protocol.wire.base import Message
 
 
 class SustainedSample(Message):
-    """Columns with a number for each block of the timing, packed like samples; in a column of measurements 0 is: not known."""
+    """Columns with a number for each block of the timing, packed like samples; in columns of measurements, 0 means unknown."""
 
     starts: bytes
-    """Nanoseconds from the beginning of the window."""
+    """Nanoseconds since the beginning of the window."""
     part: Literal["processor", "gpu"] = "processor"
-    """What temperature and clock are of."""
+    """What temperature and clock refer to."""
     temperature: bytes | None = None
-    """Thousandths of a kelvin, at the end of the block. None: its system does not tell."""
+    """Thousandths of a kelvin, at the end of each block. None: its system does not report it."""
     clock: bytes | None = None
-    """Kilohertz, at the end of the block."""
+    """Kilohertz, at the end of each block."""
     pauses: bytes
-    """Nanoseconds from the end of the window to each probe of whether it is as quick again."""
+    """Nanoseconds from the end of the window to each probe, which checks whether the device is as quick again."""
     probes: Annotated[tuple[bytes, ...], Field(max_length=MAX_PROBES)]
-    """Of each probe: nanoseconds of one inference, as the samples of the timing are."""
+    """For each probe: nanoseconds of one inference, packed like the samples of the timing."""

@@ -1,4 +1,4 @@
-"""What a scheduler asks a worker to do: the signed task. And where its model comes from."""
+"""What a scheduler asks a worker to do: the signed task. Also, where its model comes from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ InputSize = Annotated[int, Field(ge=0, le=2**31)]
 InputShape = Annotated[tuple[InputSize, ...], Field(max_length=64)]
 UrlText = Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,2040}$")]
 VariantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]
-"""Which of several forms of a model, such as `fp16`."""
+"""Which variant of a model, such as `fp16`."""
 FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f/\\]{1,200}$")]
 
 
@@ -34,11 +34,11 @@ class Model(Message):
     """A model by its content."""
 
     name: FileName
-    """File name for people and rows; never used as a path."""
+    """File name for users and rows; never used as a path."""
     sha256: Sha256
     size: Count
     variant: VariantName | None = None
-    """Which form of it, such as `int8`; the name then ends in it. None: there is only one."""
+    """The variant, such as `int8`, with which the name then ends. None: there is only one."""
 
 
 StepValue = str | bool | int | float | Annotated[tuple[int | float, ...], Field(max_length=64)]
@@ -49,18 +49,18 @@ class Step(Message):
 
     step: Line
     of: Annotated[str, StringConstraints(max_length=500)] = ""
-    """The input or output it is done to; empty: all that it can be done to."""
+    """The input or output that it applies to; empty: every one that it can apply to."""
     options: Annotated[dict[DimName, StepValue], Field(max_length=16)] = {}
 
 
 class Measure(Message):
-    """How it is to be measured."""
+    """How to measure the model."""
 
     runs: Annotated[int, Field(ge=1, le=1_000_000)] = 100
     loads: Annotated[int, Field(ge=1, le=100)] = 6
-    """Launches that the runs are shared out over."""
+    """Number of launches that share the runs."""
     precision: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Instead of runs and loads: until the interval of the median is within ± this share of it."""
+    """Instead of runs and loads: measure until the interval of the median is within ± this share of it."""
     warmup: Annotated[int, Field(ge=0, le=100_000)] | None = None
     """Inferences before the timed ones; None: until settled."""
     threads: Annotated[int, Field(ge=1, le=8192)] | None = None
@@ -68,32 +68,33 @@ class Measure(Message):
     dims: Annotated[dict[DimName, InputSize], Field(max_length=64)] = {}
     """Sizes of dynamic dimensions, by symbol or `input[axis]`."""
     batch: Annotated[int, Field(ge=1, le=2**20)] | None = None
-    """Size of the batch; None: as the model, `dims` and `shapes` have it, else 1."""
+    """Size of the batch; None: as given by the model, `dims` and `shapes`, else 1."""
     batch_dim: DimName | None = None
-    """Which dynamic dimension the batch is; None: the first one of the inputs."""
+    """Which dynamic dimension is the batch; None: the first one of the inputs."""
     inputs: Annotated[dict[DimName, InputForm], Field(max_length=64)] = {}
-    """Of models in formats that do not state them (TorchScript)."""
+    """For models in formats that do not describe their inputs (TorchScript)."""
     seed: Annotated[int, Field(ge=0, le=2**32)] = 0
     check: bool = True
     pre: Annotated[tuple[Step, ...], Field(max_length=16)] = ()
-    """Done to the made inputs before the model is loaded."""
+    """Applied to the generated inputs before the model is loaded."""
     post: Annotated[tuple[Step, ...], Field(max_length=16)] = ()
-    """Done to the last outputs when all is timed."""
+    """Applied to the last outputs after all timing."""
     shapes: Annotated[dict[DimName, InputShape], Field(max_length=64)] = {}
     """Whole shapes of inputs, by name."""
     sustain_s: Annotated[float, Field(ge=MIN_SUSTAIN_S, le=MAX_SUSTAIN_S)] | None = None
-    """Instead of runs and loads: infer without a break for so long in one launch, then rest, and see whether it is as quick again."""
+    """Instead of runs and loads: infer without a break for this time in one launch, rest, then check whether the device is as quick
+    again."""
     compute_type: Literal["f32"] | None = None
-    """Runtimes that may choose a type of fewer digits to compute in are to compute in float32; None: as they choose."""
+    """Makes runtimes that may choose a less precise type compute in float32; None: they choose."""
     own_dims: Annotated[tuple[Annotated[int, Field(ge=0, lt=64)], ...], Field(max_length=64)] | None = None
-    """Those of `dims` that the model must have, by their places in the order of their names: they were given for it, the others for several
-    models. None: it need not have any."""
+    """The entries of `dims` that the model must have, by their positions in the sorted order of names: these were given for this model, the
+    others for several models. None: it need not have any."""
 
     over_s: Annotated[float, Field(ge=MIN_OVER_S, le=MAX_OVER_S)] | None = None
-    """Launches are spread over so long, with gaps between them (with a precision the first six are); None: they follow at once."""
+    """The launches are spread over this time, with gaps between them (with a precision, the first six are); None: without gaps."""
 
     def required_dims(self) -> tuple[str, ...]:
-        """Those of `dims` that the model must have."""
+        """The entries of `dims` that the model must have."""
         names = sorted(self.dims)
         return tuple(names[place] for place in self.own_dims or () if place < len(names))
 
@@ -119,43 +120,43 @@ class Task(Message):
     measure: Measure
     timeouts: Timeouts
     memory: Count = 4 * 1024**3
-    """Bytes the run may take."""
+    """Memory that the run may use, in bytes."""
     note: Detail = ""
     replica: Annotated[int, Field(ge=1, le=16)] | None = None
-    """Which of several runs of the same on different devices of a class it is, from 1; None: there is only one."""
+    """Which of several replicas it is, counted from 1: the same run on different devices of a class; None: there is only one."""
     model_url: UrlText | None = None
-    """Where the model can be fetched too. A hint: whoever it comes from, its hash says whether it is the one."""
+    """Where the model can also be fetched. A hint: whatever the source, the hash decides whether it is the right file."""
     beside: Annotated[tuple[Model, ...], Field(min_length=1, max_length=MAX_TOGETHER - 1)] | None = None
-    """Models that this one takes turns with in one process, and is compared with the first of. `runs`, `loads` and `precision` of `measure`
-    do not count then: launches are made until the comparison is decided. None: it is measured alone."""
+    """Models with which this one takes turns in one process; it is compared with the first of them. `runs`, `loads` and `precision` of
+    `measure` then do not count: launches are made until the comparison is decided. None: the model is measured alone."""
     beside_urls: Annotated[dict[Sha256, UrlText], Field(max_length=MAX_TOGETHER - 1)] | None = None
-    """Where those can be fetched too, by their hashes, as `model_url` says it of its own."""
+    """Where those models can also be fetched, by hash; like `model_url`."""
     sitting: Sitting | None = None
     """Which of several sittings it is. None: it is measured once."""
     beside_units: Annotated[tuple[Line, ...], Field(min_length=1, max_length=MAX_TOGETHER - 1)] | None = None
-    """Where each of `beside` runs, in a process of its own, as this one then has. None: all run on `unit`, in one process."""
+    """The unit of each model in `beside`; each model, this one too, then has its own process. None: all run on `unit`, in one process."""
     examples: Model | None = None
-    """A file of examples (`protocol.formats.examples`) that the model is given after it was timed; its answers stand in the record. None:
-    there are none."""
+    """A file of examples (`protocol.formats.examples`) that the model answers after it was timed; the answers are in the record. None:
+    none."""
 
     def models(self) -> tuple[Model, ...]:
-        """All that it needs, its own first."""
+        """All models that the task needs, its own first."""
         return (self.model, *(self.beside or ()))
 
     def files(self) -> tuple[Model, ...]:
-        """All that a device needs of it: its models, then its examples."""
+        """All files that a device needs for the task: its models, then its examples."""
         return (*self.models(), *(() if self.examples is None else (self.examples,)))
 
     def needs(self, sha256: str) -> bool:
-        """Whether it needs the file with this hash."""
+        """Whether the task needs the file with this hash."""
         return any(file.sha256 == sha256 for file in self.files())
 
     def url_of(self, model: Model) -> str | None:
-        """Where one of them can be fetched too."""
+        """The URL from which one of its models can also be fetched."""
         return self.model_url if model == self.model else (self.beside_urls or {}).get(model.sha256)
 
     def units(self) -> tuple[str, ...]:
-        """Where each of `models` runs."""
+        """The unit of each of `models`."""
         return (self.unit, *(self.beside_units or (self.unit,) * len(self.beside or ())))
 
     @model_validator(mode="after")
@@ -168,7 +169,7 @@ class Task(Message):
 
 
 def task_body(task: Task) -> bytes:
-    """Canonical bytes of a task: signed by its scheduler, hashed into its result."""
+    """The canonical bytes of a task, which its scheduler signs and its result contains as a hash."""
     return pack(task.to_wire())
 
 
@@ -182,39 +183,39 @@ def read_task(body: bytes) -> Task:
 
 
 class TaskReader:
-    """Reads many tasks of one home. Most of a campaign's differ in their ids alone: what they share is checked once."""
+    """Reads many tasks of one home. Most tasks of a campaign differ only in their ids, so their common part is checked once."""
 
     def __init__(self) -> None:
         self._forms: dict[tuple[bytes, bytes], Task] = {}
 
     def read(self, name: str, body: bytes) -> Task:
-        """As `read_task`, of the task with the id `name`."""
+        """Like `read_task`, for the task with the id `name`."""
         return with_id(*self.form(name, body))
 
     def form(self, name: str, body: bytes) -> tuple[Task, str]:
-        """Of the tasks that differ in their ids alone one, the same for all of them; and the id of this one."""
+        """One task that stands for all that differ only in their ids, and the id of this one."""
         head, found, tail = body.partition(name.encode())
         if found and (form := self._forms.get((head, tail))):
             return form, name
         task = read_task(body)
-        if task.task == name and name.encode() not in tail:  # it stands in the bytes once
+        if task.task == name and name.encode() not in tail:  # the id is in the bytes only once
             self._forms[head, tail] = task
         return task, task.task
 
 
 def with_id(form: Task, name: str) -> Task:
-    """The task with the id `name` that differs from `form` in its id at most."""
+    """The task with the id `name` that otherwise equals `form`."""
     if form.task == name:
         return form
     return Task.model_construct(form.model_fields_set, **{**form.__dict__, "task": name})
 
 
 class TaskBodies(MutableMapping[str, bytes]):
-    """The canonical bytes of very many tasks, by id. What those share that differ in their ids alone is in memory once."""
+    """The canonical bytes of very many tasks, by id. Tasks that differ only in their ids share memory."""
 
     def __init__(self, bodies: Mapping[str, bytes] = MappingProxyType({})) -> None:
         self._parts: dict[str, tuple[bytes, ...]] = {}
-        """What stands before and after its id; of a body without its id the whole."""
+        """The bytes before and after its id; for a body without its id, the whole body."""
         self._shared: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
         self.update(bodies)
 
@@ -237,5 +238,5 @@ class TaskBodies(MutableMapping[str, bytes]):
         return len(self._parts)
 
     def add(self, other: TaskBodies) -> None:
-        """Take over all of `other`."""
+        """Add all bodies of `other`."""
         self._parts |= other._parts

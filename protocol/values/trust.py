@@ -12,13 +12,13 @@ class TrustKind(StrEnum):
     """How a submitter knows a worker's key."""
 
     OWN = "own"
-    """A worker of the submitter's home, or a member of that home's own pool."""
+    """A worker of the submitter's home, or a member of its home pool."""
     POOL = "pool"
     """A worker in the newest manifest of another pool that the submitter is in."""
     LISTED = "listed"
-    """Its key was named by the submitter: with `sark-node trust`, or in the campaign file."""
+    """The submitter named its key: with `sark-node trust`, or in the campaign file."""
     STRANGER = "stranger"
-    """Known only by what it says of itself."""
+    """Known only by its own claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Trust:
     pool: str = ""
     """The pool's name; only with `POOL`."""
     root: str = ""
-    """Who answers for the worker: workers with one root can agree on a lie, so a quorum counts them once. The scheduler's peer id, a
-    pool's id, the worker's own peer id, or a stranger's public network."""
+    """The trust root: workers with one root can agree on a lie, so a quorum counts them once. It is the scheduler's peer id, a pool's id,
+    the worker's own peer id, or a stranger's public network."""
     refuted: bool = False
-    """A stranger that has lied to this home: it gets no task of it."""
+    """A stranger that has lied to this home, which gives it no tasks."""
     confirmed: int = 0
-    """Results of a stranger that this home found right."""
+    """How many of a stranger's results this home found correct."""
 
     @property
     def text(self) -> str:
@@ -52,7 +52,7 @@ STRANGER: Final = Trust(TrustKind.STRANGER)
 
 @dataclass(frozen=True, slots=True)
 class TrustScope:
-    """Whom a campaign uses: the submitter's own devices, those of its pools and the listed ones; and whom it names itself."""
+    """Which workers a campaign uses: the submitter's own devices, those of its pools, listed ones, and those that the campaign names."""
 
     anyone: bool = False
     """Strangers too."""
@@ -60,17 +60,17 @@ class TrustScope:
     """Peer ids that are listed for this campaign."""
 
     def naming(self, peers: Collection[str]) -> TrustScope:
-        """The same for tasks that name these peers."""
+        """This scope for tasks that also name these peers."""
         return replace(self, named=self.named | frozenset(peers)) if peers else self
 
     def judge(self, peer: str, trust: Trust) -> Trust:
-        """The submitter's trust in a worker, as this campaign has it: whom it names is listed."""
+        """The submitter's trust in a worker within this campaign: peers it names are listed."""
         return Trust(TrustKind.LISTED, root=peer) if trust.stranger and peer in self.named else trust
 
     def admits(self, peer: str, trust: Trust) -> bool:
-        """Whether this worker may have its tasks and its models."""
+        """Whether this worker may have the campaign's tasks and models."""
         return (self.anyone and not trust.refuted) or not trust.stranger or peer in self.named
 
 
 MINE: Final = TrustScope()
-"""What a campaign has that says nothing of trust."""
+"""The scope of a campaign that says nothing about trust."""

@@ -1,1 +1,1 @@
-"""Bytes: the codec, the base types of messages, transition tables."""
+"""Bytes: the codec, the base types of messages, and transition tables."""

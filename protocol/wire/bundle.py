@@ -1,10 +1,10 @@
-"""A model that is a folder, as one file: its manifest (each file by path, size and sha256), then the files' bytes in that order.
+"""A model folder as one file: its manifest (path, size and sha256 of each file), then the files' bytes in that order.
 
     sark bundle 1\\n │ 4 bytes length, big endian │ [["Data/weights.bin", 512, "ab…"], …] │ bytes of all files, one after the other
 
-So a folder is content-addressed, copied, fetched and resumed like any other model. It is no archive: nothing in it is compressed, a link,
-or has rights or times; the same folder always gives the same bytes, and a header that says it in another way is refused. Pure: bytes in,
-parts out; the scheduler makes bundles, the worker unpacks them.
+A folder is therefore content-addressed, copied, fetched and resumed like any other model. A bundle is not an archive: nothing in it is
+compressed, a link, or has rights or times. The same folder always gives the same bytes, and a header in any other form is refused. Pure:
+bytes in, parts out; the scheduler makes bundles, the worker unpacks them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MAX_DEPTH: Final = 8
 MAX_BYTES: Final = 2**40
 
 _STEP: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.+@ -]{0,126}[A-Za-z0-9_+@-])?")
-"""A name in a path: no leading dot, no trailing dot or space, nothing that some file system takes in another way."""
+"""A name in a path: no leading dot, no trailing dot or space, nothing that some file system interprets differently."""
 _DEVICES: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
-"""Names that are devices on Windows, with any ending."""
+"""Names that are devices on Windows, with any extension."""
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -38,13 +38,13 @@ class BundlePart:
     """One file of the folder."""
 
     path: str
-    """From the folder, with `/`."""
+    """Relative to the folder, with `/`."""
     size: int
     sha256: str
 
 
 def problem(path: str) -> str:
-    """What is wrong with a file's path; empty: nothing."""
+    """What is wrong with a file's path; empty if nothing is."""
     steps = path.split("/")
     if len(path) > MAX_PATH or len(steps) > MAX_DEPTH:
         return f"its path is longer than {MAX_PATH} characters, or deeper than {MAX_DEPTH} folders"
@@ -57,7 +57,7 @@ def problem(path: str) -> str:
 
 
 def pack_header(parts: Sequence[BundlePart]) -> bytes:
-    """The beginning of the bundle of these files, up to the first file's bytes. Raises `ValueError` with one line."""
+    """The beginning of the bundle of these files, up to the first file's bytes. Raises `ValueError` with a one-line reason."""
     ordered = sorted(parts)
     _check(ordered)
     text = json.dumps([[part.path, part.size, part.sha256] for part in ordered], separators=(",", ":"))
@@ -68,9 +68,9 @@ def pack_header(parts: Sequence[BundlePart]) -> bytes:
 
 
 def read_header(read: Callable[[int], bytes]) -> tuple[BundlePart, ...] | None:
-    """The parts of the bundle that `read(count)` reads from its beginning, leaving it at the first file's bytes.
+    """The parts of the bundle that `read(count)` reads from its beginning. Stops at the first file's bytes.
 
-    None when it is no bundle. Raises `RemoteProtocolError` when it is one that is not in order.
+    None if it is not a bundle. Raises `RemoteProtocolError` if it is an invalid one.
     """
     head = read(PREFIX)
     if not head.startswith(MAGIC):
@@ -109,7 +109,7 @@ def _check(parts: Sequence[BundlePart]) -> None:
             raise ValueError(f"file {part.path[:MAX_PATH]!r}: {why}")
         if part.size < 0 or not _SHA256.fullmatch(part.sha256):
             raise ValueError(f"file {part.path!r}: a size is 0 or more, a sha256 has 64 hexadecimal digits")
-        path = part.path.lower()  # two names that differ in case alone are one on some systems
+        path = part.path.lower()  # some systems treat names that differ only in case as one
         if path in files:
             raise ValueError(f"file {part.path!r} is there twice, or differs from another in case alone")
         files.add(path)

@@ -6,6 +6,6 @@ from protocol.wire.base import Message, Seconds
 
 
 class Busy(Message, type="busy"):
-    """The sender's bucket is empty and nothing was done. The same call may be made again after this time."""
+    """The caller's bucket is empty, and nothing was done. The call may be repeated after this time."""
 
     retry_after_s: Seconds

@@ -1,7 +1,7 @@
-"""Bytes to messages and back: a 4-byte length, then one canonical msgpack array `[kind, id, type, fields]`.
+"""Converts messages to bytes and back: a 4-byte length, then one canonical msgpack array `[kind, id, type, fields]`.
 
-No I/O here. A `Decoder` holds the partial frame, so a reader may be cancelled between two reads and go on later. Whatever bytes
-come in, the only error that goes out is `RemoteProtocolError`, and nothing above the caps is ever buffered.
+No I/O here. A `Decoder` holds the partial frame, so a reader may be cancelled between two reads and continue later. Whatever the input, the
+only error raised is `RemoteProtocolError`, and nothing above the caps is ever buffered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PREFIX: Final = 4
 
 
 class FrameKind(StrEnum):
-    """A call wants exactly one answer with its id; a note wants none."""
+    """A call needs exactly one answer with its id; a note needs none."""
 
     CALL = "c"
     ANSWER = "a"
@@ -42,17 +42,17 @@ class Frame:
     id: int
     message: Message
     size: int = field(default=0, compare=False)
-    """Bytes that it was decoded from."""
+    """Number of bytes it was decoded from."""
 
 
 def pack(value: Any) -> bytes:
-    """Canonical msgpack of plain values: what is signed, hashed and sent."""
+    """Canonical msgpack of plain values, which is signed, hashed and sent."""
     packed: Any = msgpack.packb(value, use_bin_type=True)
     return bytes(packed)
 
 
 def unpack(data: bytes, *, max_elements: int = MAX_ELEMENTS, max_bytes: int = MAX_FRAME) -> Any:
-    """Plain values from canonical msgpack within the caps; arrays become tuples. Raises `RemoteProtocolError`."""
+    """Plain values from canonical msgpack, within the caps; arrays become tuples. Raises `RemoteProtocolError`."""
     if len(data) > max_bytes:
         raise RemoteProtocolError(f"{len(data)} bytes where at most {max_bytes} are allowed")
     try:
@@ -82,7 +82,7 @@ def unpack(data: bytes, *, max_elements: int = MAX_ELEMENTS, max_bytes: int = MA
 def read_value(
     kind: type[M], body: bytes, *, max_bytes: int = MAX_FRAME, max_elements: int = MAX_ELEMENTS
 ) -> M:
-    """The value in canonical `body`, checked field by field. Raises `RemoteProtocolError` naming the first field that is wrong."""
+    """The value in canonical `body`, checked field by field. Raises `RemoteProtocolError`, which names the first wrong field."""
     value = unpack(body, max_bytes=max_bytes, max_elements=max_elements)
     try:
         return kind.model_validate(value)
@@ -91,7 +91,7 @@ def read_value(
 
 
 def inflate(data: bytes, limit: int, what: str) -> bytes:
-    """What is in zlib's `data`, at most `limit` bytes. Raises `RemoteProtocolError`, which says what is bad."""
+    """The zlib-decompressed `data`, at most `limit` bytes. Raises `RemoteProtocolError`, which says what is wrong."""
     unzip = zlib.decompressobj()
     try:
         plain = unzip.decompress(data, limit)
@@ -108,7 +108,7 @@ def _first_wrong(exc: ValidationError) -> str:
 
 
 def _bound(value: Any, max_elements: int = MAX_ELEMENTS) -> None:
-    """Refuse too many or too deep containers; level by level, so that depth costs no stack."""
+    """Refuse too many or too deeply nested containers. Works level by level, so that depth costs no stack."""
     observed, depth, level = 0, 0, [value]
     while containers := [item for item in level if isinstance(item, (dict, tuple))]:
         if depth >= MAX_DEPTH:
@@ -120,9 +120,9 @@ def _bound(value: Any, max_elements: int = MAX_ELEMENTS) -> None:
 
 
 class Vocabulary:
-    """The messages one family of exchanges may speak, by their `type`; `calls` and `notes`: which of them may come as what.
+    """The messages of one family of exchanges, by their `type`; `calls` and `notes`: which of them may be sent as which.
 
-    `Busy` answers a call in every family.
+    `Busy` can answer a call in every family.
     """
 
     def __init__(
@@ -138,20 +138,20 @@ class Vocabulary:
         self._by_type[Busy.type] = Busy
 
     def check_kind(self, frame: Frame) -> None:
-        """Raises `RemoteProtocolError` for a call that comes as a note, and for a note or an answer that comes as a call."""
+        """Raise `RemoteProtocolError` for a call sent as a note, and for a note or an answer sent as a call."""
         if frame.kind is FrameKind.ANSWER:
             return
         if type(frame.message) not in (self.calls if frame.kind is FrameKind.CALL else self.notes):
             raise RemoteProtocolError(f"a {frame.message.type} is no {frame.kind.name.lower()}")
 
     def encode(self, frame: Frame) -> bytes:
-        """Prefix and body. Raises `LocalProtocolError` for a message of another family or above the cap."""
+        """Prefix and body. Raises `LocalProtocolError` for a message of another family, or above the cap."""
         name, fields = frame.message.type, frame.message.to_wire()
         if name not in self._by_type:
             raise LocalProtocolError(f"{type(frame.message).__name__} is not spoken here")
         try:
             _bound((str(frame.kind), frame.id, name, fields))
-        except RemoteProtocolError as exc:  # the peer would refuse it: better that we do
+        except RemoteProtocolError as exc:  # the peer would refuse it, so refuse it here
             raise LocalProtocolError(f"a {name} is {exc.what}") from None
         body = pack([str(frame.kind), frame.id, name, fields])
         if len(body) > MAX_FRAME:
@@ -159,7 +159,7 @@ class Vocabulary:
         return len(body).to_bytes(PREFIX, "big") + body
 
     def decode(self, body: bytes) -> Frame:
-        """One frame from its body. Raises `RemoteProtocolError` and nothing else."""
+        """One frame from its body. Raises only `RemoteProtocolError`."""
         value = unpack(body)
         match value:
             case (str(kind), int(id_), str(name), dict(fields)) if not isinstance(id_, bool):
@@ -180,9 +180,9 @@ class Vocabulary:
 
 
 class Decoder:
-    """Bytes in, frames out, each decoded when it is asked for: a read of tiny frames stays bytes until there is time for them.
+    """Turns bytes into frames, each decoded on request: a read of many tiny frames stays bytes until there is time for them.
 
-    Raises `RemoteProtocolError` once and must not be used again.
+    Raises `RemoteProtocolError` once; must not be used afterwards.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -190,11 +190,11 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take what arrived."""
+        """Add received bytes."""
         self._buffer += data
 
     def next(self) -> Frame | None:
-        """The next whole frame, in order; None: more bytes are needed."""
+        """The next complete frame, in order; None if more bytes are needed."""
         if len(self._buffer) < PREFIX:
             return None
         size = int.from_bytes(self._buffer[:PREFIX], "big")
@@ -209,10 +209,10 @@ class Decoder:
 
     @property
     def held(self) -> int:
-        """Bytes that wait here."""
+        """Bytes that are not decoded yet."""
         return len(self._buffer)
 
     @property
     def partial(self) -> bool:
-        """Whether the stream would end in the middle of a frame if it ended now; asked when `next` gave None."""
+        """Whether the stream would end in the middle of a frame if it ended now. Valid when `next` has returned None."""
         return bool(self._buffer)

@@ -1,4 +1,4 @@
-"""State machines as tables: enums, one transition table, a pure step. `tools/spec.py` draws them in SPEC.md."""
+"""State machines as tables: enums, one transition table, and a pure step. `tools/spec.py` draws them in SPEC.md."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ S = TypeVar("S", bound=StrEnum)
 E = TypeVar("E", bound=StrEnum)
 
 Table = Mapping[S, Mapping[E, S]]
-"""For each state (all of them are keys) what each allowed event leads to. A state without events is final."""
+"""State → allowed event → next state. Every state is a key; a state without events is final."""
 
 
 def step(table: Table[S, E], state: S, event: E, *, story: str = "") -> S:
-    """The state after `event`. Raises `LocalProtocolError` with the story when the table does not allow it."""
+    """The state after `event`. Raises `LocalProtocolError`, with the story, if the table does not allow it."""
     after = table[state].get(event)
     if after is None:
         text = f" ({story})" if story else ""
@@ -25,5 +25,5 @@ def step(table: Table[S, E], state: S, event: E, *, story: str = "") -> S:
 
 
 def final(table: Table[S, E], state: S) -> bool:
-    """Whether no edge leaves `state`."""
+    """Whether no transition leaves `state`."""
     return not table[state]

@@ -1,1 +1,1 @@
-"""What every role's process needs: folders, settings, logs, the live screen, text, units, locks, durable writes."""
+"""What every role's process needs: folders, settings, logs, the live screen, text, units, locks and durable writes."""

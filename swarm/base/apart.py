@@ -1,7 +1,8 @@
-"""A process of its own for code that this program did not write: bounded in time, memory and what it prints, and gone afterwards.
+"""A separate process for code that is not part of this program: limited in time, memory and output, and always cleaned up.
 
-Frames go both ways, each with its length before it (8 bytes, little endian): orders on standard input, replies on standard output. What
-the code prints goes to standard error, of which the end is kept. When standard input ends, the process ends itself: it outlives nobody.
+Frames are sent in both directions, each preceded by its length (8 bytes, little endian): orders on standard input, replies on standard
+output. The code's own output goes to standard error, whose last part is kept. The process ends itself when standard input ends, so it never
+outlives its parent.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ from swarm.base.text import safe_text
 
 LENGTH: Final = 8
 LOOK_S: Final = 0.2
-"""Between two looks at its memory, and at whether somebody wants it stopped."""
+"""Between two checks of the process's memory, and of whether it should be stopped."""
 LEAVE_S: Final = 1.0
-"""How long it may take to be gone once it has closed its replies."""
+"""How long the process may take to exit after it closed its replies."""
 TAIL: Final = 2000
-"""Bytes of what it printed that are kept."""
+"""How many bytes of its output are kept."""
 MARK: Final = "SARK_APART"
-"""The variable by which what it started is found again."""
+"""The environment variable by which processes that it started are found again."""
 SHARE: Final = 0.5
-"""Share of this machine's memory that the process may take, with all that it started."""
+"""Share of this machine's memory that the process may use, including everything it started."""
 
 
 class EndedApart(Exception):
-    """Why there is no reply. The message goes on after whoever worked there: `did not answer within 60 s`."""
+    """Why there is no reply. The message continues a sentence whose subject is the process: `did not answer within 60 s`."""
 
 
 class StoppedApart(EndedApart):
-    """Somebody wanted it stopped."""
+    """The caller wanted the process stopped."""
 
 
 class Apart:
-    """One such process. Not for several threads at once."""
+    """One separate process. Not for use by several threads at once."""
 
     def __init__(
         self,
@@ -55,10 +56,10 @@ class Apart:
         memory_bytes: int | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`reply_bytes`: of a frame. `memory_bytes`: of it and all that it started; by default a share of this machine's. `stopped`: asked
-        every 0.2 s.
+        """`reply_bytes`: limit of a frame; `memory_bytes`: limit for the process and everything it started, by default a share of this
+        machine's memory; `stopped`: whether to stop, called every 0.2 s.
 
-        Raises `EndedApart` if it cannot be started.
+        Raises `EndedApart` if the process cannot be started.
         """
         self._reply_bytes = reply_bytes
         self._memory_bytes = memory_bytes or int(SHARE * psutil.virtual_memory().total)
@@ -74,7 +75,7 @@ class Apart:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**os.environ, MARK: self._mark},
-                start_new_session=True,  # Ctrl-C in the terminal is for us, and all that it starts can be ended with it
+                start_new_session=True,  # Ctrl-C in the terminal is for us, and the session can be ended
             )
         except OSError as why:
             raise EndedApart(f"cannot be started: {why.strerror or why}") from why
@@ -91,17 +92,17 @@ class Apart:
         self.close()
 
     def tell(self, *frames: bytes) -> None:
-        """Send frames; never waits. Whether they arrived, `hear` tells."""
+        """Send frames, without waiting. `hear` raises if they did not arrive."""
 
         def write() -> None:
-            with contextlib.suppress(OSError, ValueError):  # it is gone
+            with contextlib.suppress(OSError, ValueError):  # the process is gone
                 for frame in frames:
                     put_frame(self._orders, frame)
 
         self._threads.append(_thread(write))
 
     def hear(self, within_s: float) -> bytes:
-        """The next frame. Raises `EndedApart`; it is gone then."""
+        """The next frame. Raises `EndedApart`; the process is gone then."""
         until = time.monotonic() + within_s
         while True:
             left_s = until - time.monotonic()
@@ -117,10 +118,10 @@ class Apart:
                 return reply
 
     def _why_not(self, left_s: float, within_s: float) -> EndedApart | None:
-        """Why it is not waited for any longer; None: it is."""
+        """Why to stop waiting for the process; None: keep waiting."""
         if self._stopped():
             return StoppedApart("was stopped")
-        if self._process.poll() is not None:  # something that it started holds its pipes open
+        if self._process.poll() is not None:  # another process that it started holds its pipes open
             return self._ended()
         if left_s <= 0:
             return EndedApart(f"did not answer within {within_s:g} s")
@@ -133,18 +134,18 @@ class Apart:
             code = self._process.wait(LEAVE_S)
         except subprocess.TimeoutExpired:
             return EndedApart("closed its output without an answer")
-        self.close()  # what it printed is complete then
+        self.close()  # then its output is complete
         how = f"ended its process with exit code {code}" if code >= 0 else f"crashed ({_signal_name(-code)})"
         return EndedApart(": ".join(filter(None, [how, self.said])))
 
     @property
     def said(self) -> str:
-        """The last line that it printed."""
+        """The last line of the process's output."""
         lines = bytes(self._tail).decode("utf-8", "replace").strip().splitlines()
         return safe_text(lines[-1], 300) if lines else ""
 
     def close(self) -> None:
-        """End it and all that it started, as far as this can be found. May be called again."""
+        """End the process and everything it started, as far as it can be found. May be called again."""
         self._closed = True
         below = _below(self._process.pid) if self._process.poll() is None else []
         if sys.platform == "win32":
@@ -152,14 +153,14 @@ class Apart:
         else:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-        for each in below:  # those that left its group
+        for each in below:  # processes that left its group
             with contextlib.suppress(psutil.Error):
                 each.kill()
         self._process.wait()
         until = time.monotonic() + LEAVE_S
         while any(map(_lives, below)) and time.monotonic() < until:
             time.sleep(0.005)
-        if self._held_open(LOOK_S):  # by something that got away
+        if self._held_open(LOOK_S):  # by a process that escaped
             _kill_marked(self._mark)
         if not self._held_open(LEAVE_S):
             for pipe in (*self._pipes, self._orders):
@@ -167,7 +168,7 @@ class Apart:
                     pipe.close()
 
     def _held_open(self, wait_s: float) -> bool:
-        """Whether somebody has its pipes still."""
+        """Whether a process still has the pipes open."""
         for thread in self._threads:
             thread.join(wait_s)
         return any(thread.is_alive() for thread in self._threads)
@@ -200,7 +201,7 @@ def _thread(work: Callable[[], None]) -> threading.Thread:
 
 
 def frames_in(stream: IO[bytes], most: int) -> Iterator[bytes]:
-    """Frames of at most `most` bytes, until the stream ends or breaks off."""
+    """Frames of at most `most` bytes, until the stream ends or is cut off."""
     with contextlib.suppress(OSError, ValueError):
         while len(head := stream.read(LENGTH)) == LENGTH:
             length = int.from_bytes(head, "little")
@@ -223,7 +224,7 @@ def _below(pid: int) -> list[psutil.Process]:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kill processes that inherited the marked environment, even if they have left the process's group and family."""
+    """Kill processes that inherited the marked environment, even if they left the process's group and family."""
     for each in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if each.environ().get(MARK) == mark:
@@ -231,7 +232,7 @@ def _kill_marked(mark: str) -> None:
 
 
 def _memory_of(pid: int, much: int) -> int:
-    """Bytes of a process and all below it. Pages that they share count once, which takes longer: it is seen to where it may be `much`."""
+    """Bytes used by a process and all its descendants. If that could exceed `much`, shared pages count only once, which takes longer."""
     try:
         processes = [psutil.Process(pid), *_below(pid)]
     except psutil.Error:

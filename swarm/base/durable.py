@@ -1,4 +1,4 @@
-"""Files that are whole whenever they exist: written next to their place, then moved there."""
+"""Files that are complete whenever they exist: written to a temporary name in the same folder, then moved into place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, Final
 from protocol.errors import ResourceError
 
 UNFINISHED: Final = re.compile(r"\..+\.[0-9a-f]{12}")
-"""Names of files being written here: after a start, one that has such a name was never finished."""
+"""Names of temporary files: after a start, a file with such a name was never finished."""
 _FLAGS: Final = (
     os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 )
@@ -21,9 +21,9 @@ _FLAGS: Final = (
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int = 0o600, durable: bool = True) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path` when the block ends, and is removed when it raises. Raises `OSError`. Blocking.
+    """A new file that replaces `path` when the block ends, and is removed if the block raises. Raises `OSError`. Blocking.
 
-    `durable`: on the disk, with its name, before this returns; else a power cut may leave it empty.
+    `durable`: the file and its name are on the disk before this returns; otherwise a power cut may leave the file empty.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
@@ -42,13 +42,13 @@ def replacing(path: Path, *, mode: int = 0o600, durable: bool = True) -> Iterato
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Replace `path` by `data`: readers see the old content or the new. Raises `OSError`. A power cut may cost it."""
+    """Replace the content of `path` with `data`: readers see the old content or the new. Raises `OSError`. A power cut may lose it."""
     with replacing(path, mode=mode, durable=False) as file:
         file.write(data)
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, mode 0600: after a crash it has the old content or the new. Makes its folder. Raises `ResourceError`."""
+    """Replace the content of `path`, mode 0600; after a crash it is the old or the new. Makes the folder. Raises `ResourceError`."""
     try:
         make_folder(path.parent)
         with replacing(path) as file:
@@ -58,7 +58,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def make_folder(path: Path, *, mode: int = 0o700) -> None:
-    """A folder, with those above it, for what has to last: the names of new ones are on the disk when this returns. Raises `OSError`."""
+    """Make a folder, and those above it, durably: the names of new folders are on the disk when this returns. Raises `OSError`."""
     if not path.is_dir():
         make_folder(path.parent, mode=0o777)
         path.mkdir(mode=mode, exist_ok=True)
@@ -66,14 +66,14 @@ def make_folder(path: Path, *, mode: int = 0o700) -> None:
 
 
 def remove_durably(path: Path) -> None:
-    """Remove a file; it does not come back after a power cut. One that is not there is fine. Raises `OSError`."""
+    """Remove a file so that it does not come back after a power cut; a missing file is fine. Raises `OSError`."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
         sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in `folder` to the disk. Windows has no handle on a folder, and needs none."""
+    """Write the names in `folder` to the disk. Windows has no handle on a folder, and needs none."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Where a node keeps its files: keys, data, cache and logs, as the platform expects them, or all below one folder (`--home`)."""
+"""Where a node keeps its files (keys, data, cache and logs): in the platform's usual folders, or all below one folder (`--home`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Role = Literal["worker", "scheduler", "gate"]
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folders of one user, or of one home below `--home`. Several roles share them, each with its own key."""
+    """The folders of one user, or of one home given with `--home`. Several roles share them, each with its own key."""
 
     config: Path
     data: Path
@@ -22,7 +22,7 @@ class Home:
 
     @classmethod
     def at(cls, root: Path | None = None) -> Home:
-        """All below `root`, or the platform's folders when it is None."""
+        """Folders below `root`, or the platform's folders if it is None."""
         if root is not None:
             root = root.expanduser().absolute()
             return cls(root / "config", root / "data", root / "cache", root / "logs")
@@ -30,15 +30,15 @@ class Home:
         return cls(dirs.user_config_path, dirs.user_data_path, dirs.user_cache_path, dirs.user_log_path)
 
     def key(self, role: Role) -> Path:
-        """The private key: 0600."""
+        """The role's private key, mode 0600."""
         return self.data / "keys" / f"{role}.key"
 
     def folder(self, role: Role) -> Path:
-        """The role's own lock, incarnation and state."""
+        """The folder with the role's own lock, incarnation and state."""
         return self.data / role
 
     def peers_file(self, role: Role) -> Path:
-        """Known peers, as ways in without a gate."""
+        """Known peers, through which the role can join without a gate."""
         return self.folder(role) / "peers"
 
     @property
@@ -63,10 +63,10 @@ class Home:
 
     @property
     def gate_file(self) -> Path:
-        """Addresses of the gate that runs on this home, so that `join` and `submit` find it."""
+        """Addresses of the gate that runs in this home, so that `join` and `submit` find it."""
         return self.data / "gate" / "addresses"
 
     @property
     def worker_file(self) -> Path:
-        """Addresses of the worker that runs on this home, so that the owner's commands reach it without a gate."""
+        """Addresses of the worker that runs in this home, so that the owner's commands reach it without a gate."""
         return self.data / "worker" / "addresses"

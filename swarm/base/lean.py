@@ -1,16 +1,16 @@
-"""Imports libp2p and structlog without what a node never uses, which would be most of its start and half of its memory.
+"""Imports libp2p and structlog without the parts that a node never uses, which take most of its start and half of its memory.
 
-libp2p imports everything that it can do wherever anything of it is imported: QUIC, WebSocket, RSA, certificates by ACME, DNS over HTTPS,
-Prometheus, three more ways of discovery. A node here speaks TCP, Noise with Ed25519, yamux and circuits, so
+Any import from libp2p imports everything that it offers: QUIC, WebSocket, RSA, certificates by ACME, DNS over HTTPS, Prometheus, three more
+ways of discovery. A Sark node uses TCP, Noise with Ed25519, yamux and circuits, so
 
-* a package in `BARE` does not run its `__init__`, which imports the rest of it, until somebody asks for a name from there;
-* a module in `LEFT_OUT`, with all below it, is not imported at all. Its importers get a stand-in for whatever they ask of it: a class
+* a package in `BARE` does not run its `__init__`, which imports the rest of the package, until a name from there is used;
+* a module in `LEFT_OUT`, with everything below it, is not imported at all. Its importers get a stand-in for each name in it: a class
   whose objects do nothing and whose own functions raise `BaseLibp2pError`.
 
-structlog imports rich wherever rich is installed, to be able to draw tracebacks: a tenth of what a worker's start computes. Here it sees
-none (`WITHOUT`), and whoever draws with rich imports it.
+structlog imports rich wherever rich is installed, to draw tracebacks: a tenth of the computing time of a worker's start. Here structlog
+does not see it (`WITHOUT`); code that draws with rich imports it.
 
-What was imported before `install` stays as it is.
+Modules imported before `install` stay as they are.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BARE: Final = frozenset(
     }
 )
 LEFT_OUT: Final = (
-    "libp2p.crypto.rsa",  # `hardening.KnownKeys` takes Ed25519 alone
+    "libp2p.crypto.rsa",  # `hardening.KnownKeys` only accepts Ed25519
     "libp2p.crypto.secp256k1",
     "libp2p.discovery.bootstrap",  # `swarm.join.bootstrap`
     "libp2p.discovery.mdns",  # `swarm.reach.mdns`
@@ -58,11 +58,11 @@ LEFT_OUT: Final = (
 
 
 WITHOUT: Final = {"structlog": "rich"}
-"""What a package would import only because it is there."""
+"""Package → an optional package that is hidden from it."""
 
 
 def install() -> None:
-    """Import both packages so from now on. Safe to call again."""
+    """Import both packages this way from now on. Safe to call again."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -87,7 +87,7 @@ class _Finder:
 
 
 class _BareLoader:
-    """Leaves a package as it is before its `__init__` has run."""
+    """Leaves a package in its state before `__init__`."""
 
     def __init__(self, real: Loader) -> None:
         self._real = real
@@ -100,7 +100,7 @@ class _BareLoader:
         module.__spec__.loader = module.__loader__ = self._real
 
         def wanted(attribute: str) -> Any:
-            """Called for a missing attribute: a submodule is imported by its importer, anything else is made by `__init__`."""
+            """Called for a missing attribute: a submodule is imported by its importer; any other name makes `__init__` run."""
             if attribute.startswith("__") or importlib.util.find_spec(f"{module.__name__}.{attribute}"):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {attribute!r}")
             del module.__getattr__
@@ -111,7 +111,7 @@ class _BareLoader:
 
 
 class _BlindLoader:
-    """Imports a package while another one cannot be imported, by any thread. One that is there already stays to be seen."""
+    """Imports a package while another package cannot be imported, by any thread. If that other one is loaded already, it stays visible."""
 
     def __init__(self, real: Loader, unseen: str) -> None:
         self._real, self._unseen = real, unseen
@@ -133,10 +133,10 @@ class _BlindLoader:
 
 
 class _StandIns:
-    """A module that has whatever is asked of it."""
+    """A module that has every name requested of it."""
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """As Python makes it."""
+        """Let Python create the module."""
 
     def exec_module(self, module: ModuleType) -> None:
         def stand_in(attribute: str) -> _StandIn:
@@ -148,7 +148,7 @@ class _StandIns:
 
 
 class _StandIn(type):
-    """A class that can be named, made, and waited for in an `except`; its functions say that it is left out."""
+    """A class that can be named, instantiated, and used in an `except`; its functions raise an error that says it is left out."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):

@@ -1,6 +1,6 @@
-"""File locks between processes. The system holds them: a process that ends, however it ends, has none.
+"""File locks between processes. The system holds them, so a process loses its locks however it ends.
 
-`filelock` does the work; what is here are the errors that people see, and locks of several readers, which it does not have.
+`filelock` does the work. This module adds the errors that users see, and locks shared by several readers, which `filelock` lacks.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from swarm.base.durable import make_folder, unusable
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold the data folder for this process alone until the context ends, waiting at most `wait_s` (blocking) for another holder.
+    """Lock the data folder for this process alone until the context ends, waiting (blocking) at most `wait_s` for another holder.
 
-    Makes the folder (mode 0700). Raises `ResourceError`, which names the process that has it.
+    Makes the folder (mode 0700). Raises `ResourceError`, which names the process that holds the lock.
     """
     path = folder / "lock"
     try:
@@ -37,7 +37,7 @@ def lock_folder(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
     except OSError as error:
         raise unusable(path, error) from error
     try:
-        with contextlib.suppress(OSError):  # a full disk: the lock holds without its holder's name
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, without its holder's name
             path.write_text(f"{os.getpid()}\n")
         yield
     finally:
@@ -45,7 +45,7 @@ def lock_folder(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds this data folder."""
+    """Whether a process holds the lock of this data folder."""
     try:
         with lock_folder(folder):
             return False
@@ -63,7 +63,7 @@ def _holder(path: Path) -> str:
 
 @contextlib.contextmanager
 def try_lock(path: Path, *, mode: int = 0o600) -> Iterator[bool]:
-    """Hold the lock file `path` until the context ends; False where somebody else has it. Raises `OSError`."""
+    """Hold the lock file `path` until the context ends; yields False if another process holds it. Raises `OSError`."""
     lock = FileLock(path, mode=mode, thread_local=False)
     try:
         lock.acquire(timeout=0)
@@ -77,9 +77,9 @@ def try_lock(path: Path, *, mode: int = 0o600) -> Iterator[bool]:
 
 
 def lock_open_file(file: BinaryIO, *, shared: bool) -> bool:
-    """Lock an open file until it is closed, along with other readers (`shared`) or alone; False where somebody else has it.
+    """Lock an open file until it is closed, together with other readers (`shared`) or alone; False if another process holds it.
 
-    Where the system or the file system has no such locks, True: on Windows an open file cannot be removed, which is lock enough.
+    If the system or the file system has no such locks, True: on Windows an open file cannot be removed, which is lock enough.
     """
     if sys.platform == "win32":
         return True

@@ -1,6 +1,6 @@
-"""The log files of a home: JSON lines of each long-running process, rotated; and how they are read again.
+"""The log files of a home: JSON lines of each long-running process, rotated; and how they are read back.
 
-A line that no disk takes is dropped: a full disk stops no worker.
+A line that cannot be written is dropped: a full disk stops no worker.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Final
 SUFFIX: Final = ".jsonl"
 MAX_BYTES: Final = 5 * 1024 * 1024
 MAX_FILES: Final = 5
-"""Older ones of a process that are kept."""
+"""Older files kept for each process."""
 POLL_S: Final = 0.5
 _MAX_LINE: Final = 1024 * 1024
 
 
 class LogFile(RotatingFileHandler):
-    """Writes to `path` from the first line on, and starts a new file at `MAX_BYTES`. Only the user can read it."""
+    """Writes to `path` from the first line on, and starts a new file at `MAX_BYTES`. Only the user can read the files."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, maxBytes=MAX_BYTES, backupCount=MAX_FILES, encoding="utf-8", delay=True)
@@ -37,7 +37,7 @@ class LogFile(RotatingFileHandler):
         return os.fdopen(os.open(self.baseFilename, flags, 0o600), "a", encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
-        """Nothing: see above."""
+        """Do nothing: see above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,16 @@ class LogLine:
     """One line of a log file."""
 
     at: str
-    """ISO 8601 in UTC, as it stands there: sorts by time."""
+    """ISO 8601 in UTC, as in the file; sorts by time."""
     role: str
-    """Whose it is, such as `worker`."""
+    """The role that wrote the line, such as `worker`."""
     level: str
     event: str
     fields: tuple[tuple[str, Any], ...]
-    """The others, in order."""
+    """The other fields, in order."""
 
     def local(self) -> str:
-        """When, in this machine's time zone: `2026-11-23 05:12:07`."""
+        """The time in this machine's time zone: `2026-11-23 05:12:07`."""
         try:
             return datetime.fromisoformat(self.at).replace(tzinfo=UTC).astimezone().strftime("%F %T")
         except ValueError:
@@ -63,14 +63,14 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Which lines are wanted."""
+    """Which lines to show."""
 
     level: int = logging.INFO
-    """This one and higher."""
+    """This level and higher ones."""
     roles: frozenset[str] = frozenset()
     """Empty: all."""
     about: tuple[str, ...] = ()
-    """Ids of tasks or campaigns, each of which the line has to name; a campaign is named by its tasks too."""
+    """Ids of tasks or campaigns, all of which the line must name; a task's id also names its campaign."""
 
     def wants(self, line: LogLine) -> bool:
         if self.roles and line.role not in self.roles:
@@ -89,7 +89,7 @@ def _names(value: object, wanted: str) -> bool:
 
 
 def read_line(text: str, role: str) -> LogLine | None:
-    """A line of a file. None: it is cut, or nothing of ours."""
+    """A line of a file. None: it is cut off, or not a Sark log line."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -101,7 +101,7 @@ def read_line(text: str, role: str) -> LogLine | None:
 
 
 def files_of(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """The log files of a home by role, the oldest first."""
+    """The log files of a home by role, oldest first."""
     roles = sorted(path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}"))
     return {
         role: tuple(
@@ -114,7 +114,7 @@ def files_of(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 
 def stored_lines(folder: Path, wanted: LogFilter) -> Iterator[LogLine]:
-    """All lines that are wanted, the oldest first. Blocking; memory for one line of each role."""
+    """All wanted lines, oldest first. Blocking; uses memory for one line of each role."""
     files = files_of(folder).items()
     return heapq.merge(*(_lines(paths, role, wanted) for role, paths in files), key=lambda line: line.at)
 
@@ -123,7 +123,7 @@ def _lines(paths: Iterable[Path], role: str, wanted: LogFilter) -> Iterator[LogL
     for path in paths:
         try:
             source = path.open(encoding="utf-8", errors="replace")
-        except OSError:  # it was rotated away
+        except OSError:  # the file was rotated away
             continue
         with source:
             while text := source.readline(_MAX_LINE):
@@ -135,7 +135,7 @@ def _lines(paths: Iterable[Path], role: str, wanted: LogFilter) -> Iterator[LogL
 def new_lines(
     folder: Path, wanted: LogFilter, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[LogLine]:
-    """The lines that are written from now on, for ever. Blocking."""
+    """The lines written from now on, without end. Blocking."""
     ends = {role: _end(paths[-1]) for role, paths in files_of(folder).items() if paths}
     while True:
         found: list[LogLine] = []
@@ -154,7 +154,7 @@ def new_lines(
 
 
 def _end(path: Path) -> tuple[int | None, int]:
-    """What tells the file from the one that takes its name, and its size."""
+    """An id that tells the file from a later one with its name, and its size."""
     try:
         found = path.stat()
     except OSError:
@@ -163,7 +163,7 @@ def _end(path: Path) -> tuple[int | None, int]:
 
 
 def _after(path: Path, start: int, role: str) -> tuple[list[LogLine], int]:
-    """The whole lines from `start` on, and where the next begins."""
+    """The complete lines from `start` on, and where the next line begins."""
     try:
         with path.open("rb") as source:
             source.seek(start)

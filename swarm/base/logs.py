@@ -1,7 +1,7 @@
-"""Logging of a process: plain lines for commands, else readable lines on a terminal and JSON lines elsewhere.
+"""A process's logging: plain lines for commands; otherwise readable lines on a terminal, and JSON lines elsewhere.
 
-Values are cut at 512 characters, control characters (terminal escapes, bidirectional overrides, newlines) are escaped, and fields named
-like a secret are left out. Lines that a peer can cause are limited (`swarm.base.log_limits`), those of strangers most.
+Values are cut at 512 characters, control characters (terminal escapes, bidirectional overrides, newlines) are escaped, and fields with a
+secret's name are left out. Lines that a peer can cause are limited (`swarm.base.log_limits`), most strictly for strangers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TAMED: Final = {
 }
 
 _BARE: Final = frozenset({"note", "why", "detail"})
-"""Fields that are sentences."""
+"""Fields that contain sentences."""
 
 LEFT_OUT: Final = "logs.left_out"
 _NEWS: Final = ("debug", "info")
@@ -45,8 +45,8 @@ def set_up_logs(
     file: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Send all log lines of this process to `stream`. Call once, before anything starts. `plain`: lines like a command's own messages.
-    `file`: where they go too, from info on, as JSON (`swarm.base.log_files`). `clock`: seconds, for the limits of lines.
+    """Send all log lines of this process to `stream`. Call once, before anything else starts. `plain`: lines like a command's own messages;
+    `file`: also write lines from info on there, as JSON (`swarm.base.log_files`); `clock`: seconds, for the limits of lines.
     """
     pretty = stream.isatty()
     shared: list[Any] = [structlog.contextvars.merge_contextvars, structlog.stdlib.add_log_level, _set_time]
@@ -63,7 +63,7 @@ def set_up_logs(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     if file is not None:
-        from swarm.base.log_files import LogFile  # logging.handlers takes its time
+        from swarm.base.log_files import LogFile  # importing logging.handlers takes time
 
         log_file = LogFile(file)
         _set_format(log_file, shared, structlog.processors.JSONRenderer())
@@ -80,12 +80,12 @@ def set_up_logs(
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,  # else a logger that was used keeps its first stream
+        cache_logger_on_first_use=False,  # otherwise a logger that was used keeps its first stream
     )
 
 
 def _set_format(handler: logging.Handler, shared: list[Any], renderer: Any, *, traces: bool = False) -> None:
-    """`traces`: the renderer shows exceptions itself, and gets the local time as people read it."""
+    """`traces`: the renderer shows exceptions itself, and gets the local time in readable form."""
     parts: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     parts += [_short_time] if traces else [structlog.processors.format_exc_info]
     handler.setFormatter(
@@ -108,10 +108,10 @@ def _no_stranger(_peer: str) -> str | None:
 
 
 class LimitLines:
-    """A structlog processor: drops what is above the limits, and says once a minute how many lines that were."""
+    """A structlog processor: drops lines above the limits, and once a minute logs how many it dropped."""
 
     stranger_from: ClassVar[Callable[[str], str | None]] = staticmethod(_no_stranger)
-    """The network of a peer that is a stranger to this process's node, empty for none; None: it is not. The node sets it."""
+    """The network of a peer that is a stranger to this process's node, empty if it has none; None: not a stranger. The node sets it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -133,7 +133,7 @@ class LimitLines:
 
 @contextlib.contextmanager
 def strangers_known(stranger_from: Callable[[str], str | None]) -> Iterator[None]:
-    """Limits the lines about strangers while a node runs; of several nodes in a process, the last one's."""
+    """Limit the lines about strangers while a node runs; if a process has several nodes, the last one's."""
     LimitLines.stranger_from = staticmethod(stranger_from)
     try:
         yield
@@ -157,13 +157,13 @@ def plain_line(_logger: Any, _method: str, event: Event) -> str:
 
 
 def tame_libraries() -> None:
-    """libp2p logs a warning for each request and whole values of strangers; we log what matters ourselves."""
+    """Quieten libp2p, which logs a warning for each request and whole values of strangers; Sark logs what matters itself."""
     for name, least in _TAMED.items():
         logging.getLogger(name).setLevel(least)
 
 
 def make_safe(_logger: Any, _method: str, event: Event) -> Event:
-    """A structlog processor: the event with every value short, printable and free of secrets."""
+    """A structlog processor: makes every value of the event short, printable and free of secrets."""
     for name in list(event):
         if _SECRET.search(name):
             event[name] = "(left out)"

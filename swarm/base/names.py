@@ -1,4 +1,4 @@
-"""Distinct names wherever several are shown: what two keys call alike gets the end of the key. Pure."""
+"""Distinct names wherever several are shown: if the names of two keys look alike, the end of the key is added. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 TAIL: Final = 6
-"""Letters of a key that are shown, more where two keys end alike."""
+"""Characters shown of a key; more if two keys end alike."""
 _LIKE: Final = (
     ("1|!iıіӏι", "l" * 8),
     ("0оοσ", "o" * 4),
@@ -19,7 +19,7 @@ _LIKE: Final = (
 _LETTERS: Final = str.maketrans(
     {char: to for chars, tos in _LIKE for char, to in zip(chars, tos, strict=True)}
 )
-"""Letters and digits that look like another once case is folded (which makes I an i): of ASCII, Cyrillic and Greek."""
+"""Letters and digits of ASCII, Cyrillic and Greek that look like another one after case folding (which turns I into i)."""
 _PAIRS: Final = (("rn", "m"), ("vv", "w"), ("cl", "d"))
 _SEPARATORS: Final = re.compile(r"[\s._\-‐-―]+")
 
@@ -28,7 +28,7 @@ _LABELLED: Final = re.compile(r"\s*…\w*$")
 
 
 def skeleton(name: str) -> str:
-    """What names that look alike have in common: without case, accents, kinds of separators, and letters that are taken for others."""
+    """The common form of names that look alike: without case, accents, kinds of separators, and letters that resemble others."""
     name = _LABELLED.sub("", name)
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name).casefold())
     plain = "".join(char for char in plain if not unicodedata.combining(char) and char.isprintable())
@@ -39,7 +39,7 @@ def skeleton(name: str) -> str:
 
 
 def tell_apart(names: Mapping[str, str]) -> dict[str, str]:
-    """Key (a peer id) → how it is shown: its name, with the end of the key where another key's name is the same or looks alike."""
+    """Key (a peer id) → its label: the name, plus the end of the key if another key's name is the same or looks alike."""
     alike: defaultdict[str, list[str]] = defaultdict(list)
     for key, name in names.items():
         alike[skeleton(name)].append(key)
@@ -51,12 +51,12 @@ def tell_apart(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _labelled(name: str, tail: str) -> str:
-    """Once, however often it is asked for."""
+    """The name with its tail, which is added only once."""
     return name if name.endswith(f" …{tail}") else f"{name} …{tail}"
 
 
 def _tails(keys: list[str]) -> dict[str, str]:
-    """The end of each key, as long as it takes for no two to be alike."""
+    """The end of each key, long enough that no two are alike."""
     length = TAIL
     while len({key[-length:] for key in keys}) < len(keys) and length < max(map(len, keys)):
         length += 1

@@ -1,6 +1,6 @@
-"""This process: how it is started again, what outlives it, what of it lasts, and how many files it may have open.
+"""This process: the command to start it again, processes that outlive it, objects that last, and how many files it may have open.
 
-Each connection takes one file of the few that a process has by default (256 on macOS, 1,024 on Linux). A node without any left could
+Each connection takes one of the few open files that a process has by default (256 on macOS, 1,024 on Linux). A node with none left could
 not even read a key, so some are reserved for its own files.
 """
 
@@ -18,20 +18,20 @@ FROZEN: Final = bool(getattr(sys, "frozen", False))
 """Whether this is the stand-alone binary."""
 OPEN_FILES: Final = 16_384
 GC_THRESHOLDS: Final = (50_000, 20, 50)
-"""Of a node: much of what it makes is gone in a moment."""
+"""For a node, whose objects are mostly short-lived."""
 SPARE: Final = 128
-"""Files reserved from connections; at most half of all."""
+"""Open files that connections may not use; at most half of all."""
 
 
 def for_others(files: int) -> int:
-    """How many of `files` open files the connections of peers may use."""
+    """How many of `files` open files peers' connections may use."""
     return files - min(SPARE, files // 2)
 
 
 def allow_open_files(limit: int = OPEN_FILES) -> int:
-    """Raise the limit to `limit` open files, or as many as the system allows; returns the limit."""
+    """Raise the limit of open files to `limit`, or as high as the system allows; returns the limit."""
     if sys.platform == "win32":
-        return limit  # sockets are no files there
+        return limit  # sockets are not files there
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -40,15 +40,15 @@ def allow_open_files(limit: int = OPEN_FILES) -> int:
     most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    except (OSError, ValueError):  # macOS has another limit besides
+    except (OSError, ValueError):  # macOS has a second limit
         return soft
     return most
 
 
 @contextlib.contextmanager
 def lasting_objects() -> Iterator[None]:
-    """What this process has made so far lasts: until the block ends, the garbage collector does not look at it again. With all that a
-    node imports, each full collection would stop the event loop for 0.1 s; so would one now, for a few KiB.
+    """Exclude all objects made so far from garbage collection until the block ends. With all that a node imports, each full collection
+    would stop the event loop for 0.1 s. A collection now would take as long, and free a few KiB.
     """
     before = gc.get_threshold()
     gc.freeze()
@@ -61,7 +61,7 @@ def lasting_objects() -> Iterator[None]:
 
 
 def own_command(*python: str, frozen: bool = FROZEN) -> list[str]:
-    """The command before `--home …`, `join` and the like. `python`: options of the interpreter."""
+    """The command that precedes `--home …`, `join` and the like. `python`: options for the interpreter."""
     return [sys.executable] if frozen else [sys.executable, "-P", *python, "-m", "sark"]
 
 
@@ -72,7 +72,7 @@ def detached(
     out: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A process that survives a closed terminal and Ctrl-C. `out`: a file, None: as this process's. Raises `OSError`."""
+    """Start a process that survives a closed terminal and Ctrl-C. `out`: a file; None: inherit this process's. Raises `OSError`."""
     windows = sys.platform == "win32"
     return subprocess.Popen(
         command,

@@ -8,9 +8,9 @@ from protocol.values.reading import SensorValues
 from protocol.values.requirement import show_size
 
 LATE_S: Final = 10.0
-"""A reading that is older says how old it is."""
+"""An older reading is shown with its age."""
 LACKS: Final = "—"
-"""In place of what the device has no sensor for."""
+"""Shown where the device has no sensor."""
 
 
 def show_share(share: float | None) -> str:
@@ -34,7 +34,7 @@ def show_power(watts: float | None) -> str:
 
 
 def reading_words(values: SensorValues, age_s: float) -> str:
-    """`cpu 62 %, memory 3.1 GiB, temperature 71 °C, power —`, the same of each GPU after a semicolon, and how old it is if that is long."""
+    """`cpu 62 %, memory 3.1 GiB, temperature 71 °C, power —`, the same for each GPU after a semicolon, and the age of an old reading."""
     own = ("cpu", values.cpu, values.memory, values.temperature_c, values.power_w)
     gpus = [("gpu", one.utilisation, one.memory, one.temperature_c, one.power_w) for one in values.gpus]
     parts = [

@@ -1,7 +1,7 @@
-"""A live view on a terminal, for every command that keeps showing a state.
+"""A live view on a terminal, for every command that continuously shows a state.
 
 It uses the alternate screen and restores the terminal however it ends: Ctrl-C, `q`, SIGTERM, Ctrl-Z and back. Only changed lines are
-written, in one piece, so nothing flickers.
+written, all at once, so nothing flickers.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 """The alternate screen, no cursor, no wrapping: a line wider than expected must not push those below it."""
 LEAVE: Final = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 SYNCHRONIZED: Final = ("\x1b[?2026h", "\x1b[?2026l")
-"""Brackets a synchronized update; terminals that do not know it ignore it."""
+"""Brackets a synchronized update; terminals that do not support it ignore it."""
 REDRAW_S: Final = 10.0
-"""Seconds after which all lines are written again: other output may have overwritten them."""
+"""Seconds after which all lines are rewritten, since other output may have overwritten them."""
 REDRAW: Final = b"\x0c"
 """Ctrl-L."""
 QUIT: Final = b"qQ"
 PIPE_WIDTH: Final = 1000
-"""Columns where there is no terminal: nothing is cut or wrapped."""
+"""Columns if there is no terminal, so that nothing is cut or wrapped."""
 _PADDING: Final = re.compile(r"(?<! ) +(?=\n)")
 
 
 def can_live(console: Console) -> bool:
-    """Whether `console` can show a live view: a terminal that can move its cursor, and not in a shell's background."""
+    """Whether `console` can show a live view: a terminal that can move its cursor, and that is not in a shell's background."""
     if not console.is_terminal or console.is_dumb_terminal or console.legacy_windows:
         return False
     if not console.file.isatty():  # FORCE_COLOR makes pipes look like terminals
@@ -49,12 +49,12 @@ def can_live(console: Console) -> bool:
         return True
     try:
         return os.tcgetpgrp(console.file.fileno()) == os.getpgrp()
-    except OSError:  # a terminal, though not the one that controls us
+    except OSError:  # a terminal, but not our controlling terminal
         return True
 
 
 def changes(before: Sequence[str] | None, after: Sequence[str], size: tuple[int, int]) -> str:
-    """The output that turns a screen of `size` (columns, lines) from `before` (None: unknown) into `after`; empty where they are equal.
+    """The output that turns a screen of `size` (columns, lines) from `before` (None: unknown) into `after`; empty if they are equal.
 
     Lines may have colours; none is wider than the screen.
     """
@@ -144,7 +144,7 @@ class Screen:
             os.write(self._console.file.fileno(), text.encode())
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
-        """Restore the terminal, do what the signal does by default, and come back after Ctrl-Z."""
+        """Restore the terminal, do what the signal does by default, and resume after Ctrl-Z."""
         self._leave()
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
@@ -158,7 +158,7 @@ def _main_thread() -> bool:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C: halfway into or out of the alternate screen the terminal could not be restored."""
+    """Delay Ctrl-C: if it came halfway into or out of the alternate screen, the terminal could not be restored."""
     if not _main_thread():
         yield
         return
@@ -173,12 +173,12 @@ def _without_interrupts() -> Iterator[None]:
 
 
 class _Keys:
-    """Keys typed, not echoed and not waited for; none where there is no terminal."""
+    """Keys typed, without echo and without waiting; none if there is no terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._fd: int | None = None
         self._before: list[Any] | None = None
-        with contextlib.suppress(OSError, ValueError):  # closed, or of a test
+        with contextlib.suppress(OSError, ValueError):  # closed, or a test's stream
             if sys.platform != "win32" and stream.isatty():
                 self._fd = stream.fileno()
 
@@ -193,7 +193,7 @@ class _Keys:
             termios.tcsetattr(self._fd, termios.TCSANOW, changed)
 
     def loud(self) -> None:
-        """Restore the terminal and discard what was typed meanwhile."""
+        """Restore the terminal and discard keys typed meanwhile."""
         if sys.platform == "win32" or self._fd is None or self._before is None:
             return
         with contextlib.suppress(termios.error):
@@ -210,7 +210,7 @@ class _Keys:
             keys = os.read(self._fd, 1024)
         except OSError:
             keys = b""
-        if not keys:  # it was closed
+        if not keys:  # the terminal was closed
             self._fd = None
         return keys
 
@@ -240,7 +240,7 @@ def new_console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON values, or pydantic models among them, on standard output."""
+    """Print JSON values, which may contain pydantic models, on standard output."""
 
     from pydantic_core import to_json
 
@@ -250,7 +250,7 @@ def print_json(value: Any) -> None:
 def print_json_with(
     before: Mapping[str, Any], name: str, values: Iterable[Any], after: Mapping[str, Any]
 ) -> None:
-    """Print one JSON object on standard output as `print_json` would, the `values` of its list `name` one by one."""
+    """Print one JSON object on standard output as `print_json` would, writing the `values` of its list `name` one by one."""
     from pydantic_core import to_json
 
     def text(value: Any) -> str:

@@ -1,13 +1,13 @@
-"""Settings: defaults, then the file, then environment variables, then flags. Frozen after start.
+"""Settings, in increasing priority: defaults, the file, environment variables, flags. Frozen after start.
 
-The file is `config.toml` in the home's config folder: shared keys at the top, a role's own in its section.
+The file is `config.toml` in the home's config folder: shared keys are at the top, a role's own keys in its section.
 
     gates = ["/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo…"]
     [worker]
     name = "lab-3"
     labels = {site = "lab"}
 
-An error names the source of the wrong value (file, variable or flag), which is why the sources are read here, one by one.
+An error names the source of the wrong value (file, variable or flag), so the sources are read separately here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FLAGS = {
     "pools": "pool",
     "teams": "only-team",
 }
-"""Flags that may be repeated are named for one of them."""
+"""Flags that may be repeated have names in the singular."""
 
 
 _FORMS = {
@@ -52,7 +52,7 @@ _FORMS = {
     "float_type": "write a number",
     "float_parsing": "write a number",
 }
-"""Hints by pydantic's type of error, where its own messages speak of Python."""
+"""Hints by pydantic's type of error, where pydantic's own messages refer to Python."""
 
 
 def load_settings(
@@ -64,7 +64,7 @@ def load_settings(
     section: str,
     foreign: Collection[str] = (),
 ) -> T:
-    """Load the settings of any model. `foreign`: names in the file that belong to others. Raises `SettingsError`, `ResourceError`."""
+    """Load the settings of any model. `foreign`: names in the file that other programs use. Raises `SettingsError`, `ResourceError`."""
     from_file = _read_file(config_file, section, frozenset(cls.model_fields), frozenset(foreign))
     from_env = {
         name: _plural(field.annotation, environment[f"SARK_{name.upper()}"])
@@ -91,7 +91,7 @@ def load_settings(
 
 
 def _shown(value: object) -> str:
-    """A wrong value, shortened, without the name and password that a URL may hold."""
+    """A wrong value, shortened, without the name and password that a URL may contain."""
     text = re.sub(r"(\S*?//)?\S*@", r"\1…@", str(value))
     return re.sub(r"(?i)(pass\w*=)[^&\s]*", r"\1…", text)[:80]
 

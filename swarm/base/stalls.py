@@ -1,6 +1,6 @@
-"""Notices when one turn of the event loop computes for long: meanwhile no link is answered and nothing is renewed.
+"""Detects turns of the event loop that compute for long: meanwhile no link is answered and nothing is renewed.
 
-What counts is processor time of the loop's thread, so that a busy machine does not look like a stall.
+It measures processor time of the loop's thread, so that a busy machine does not look like a stall.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 import trio
 
 STALL_S: Final = 0.1
-"""A turn that computes for longer is a stall."""
+"""A turn that computes for longer than this is a stall."""
 REPORT_EVERY_S: Final = 10.0
 
 
 class StallWatch(trio.abc.Instrument):
-    """To be added to a trio run. `stalled` is called with the seconds of the longest stall since it was last called, and the name of the
-    task that took most of them; every `every_s` at most.
+    """An instrument to add to a trio run. It calls `stalled`, at most every `every_s`, with the seconds of the longest stall since the last
+    call and the name of the task that took most of that time.
     """
 
     def __init__(

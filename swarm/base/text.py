@@ -1,7 +1,6 @@
-"""Text for people: strings from peers and files made safe to show, counts with their nouns, suggestions. Pure.
+"""Text for users: makes strings from peers and files safe to show, counts with nouns, suggests words. Pure.
 
-No device name, error message or file may move the cursor, recolour the screen, reverse the reading direction, hide letters or break a
-line.
+No device name, error message or file may move the cursor, recolour the screen, reverse the reading direction, hide letters or break a line.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9 ._-]+")
 
 
 def safe_text(text: str, limit: int = 300) -> str:
-    """`text` on one line of visible characters, at most `limit` of them; a longer one ends in an ellipsis."""
+    """`text` on one line of at most `limit` visible characters; a longer text ends in an ellipsis."""
     if (
         len(text) <= limit and _NOT_LINE.search(text) is None
     ):  # most of it, many thousand times for a large campaign
@@ -64,18 +63,18 @@ def ascii_line(text: str, limit: int = 200) -> str:
 
 
 def ascii_name(text: str, fallback: str) -> str:
-    """A valid `protocol.wire.base.Name`; `fallback`, which must be one, where nothing of the text is left."""
+    """A valid `protocol.wire.base.Name`. `fallback`: a valid name, used if nothing of the text is left."""
     plain = _NOT_NAME.sub("-", ascii_line(text)).strip(" ._-")[:64].rstrip(" ._-")
     return plain or fallback
 
 
 def shorten(text: str, limit: int = 2000) -> str:
-    """At most `limit` characters, which is what a `protocol.wire.base.Detail` holds; a longer text ends in an ellipsis."""
+    """At most `limit` characters, the limit of a `protocol.wire.base.Detail`; a longer text ends in an ellipsis."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
-    """`1 task`, `2 tasks`. `plural`: where it is not the noun with an s."""
+    """`1 task`, `2 tasks`. `plural`: given if it is not the noun with an s."""
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
@@ -86,20 +85,20 @@ def ordinal(number: int) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The one of `words` that `word` is probably a misspelling of."""
+    """The one of `words` of which `word` is probably a misspelling."""
     by_lower = {each.lower(): each for each in words}
     near = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.6)
     return by_lower[near[0]] if near else None
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """`did you mean 'x'?`, or nothing."""
+    """`did you mean 'x'?`, or an empty string."""
     near = nearest(word, words)
     return f"did you mean {near!r}?" if near else ""
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`3, 5, 8-42`, the first twelve"""
+    """`3, 5, 8-42`: at most twelve ranges"""
     spans: list[list[int]] = []
     for number in sorted(numbers):
         if spans and number == spans[-1][1] + 1:
@@ -114,5 +113,5 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def safe_columns(line: str) -> str:
-    """`line` made safe, with the spaces that align it."""
+    """`line` made safe, with its aligning spaces kept."""
     return " ".join(safe_text(word, 400) for word in line.rstrip().split(" "))

@@ -1,4 +1,4 @@
-"""Durations as people write them (`90s`, `12h`), and times as people read them. Pure."""
+"""Durations as users write them (`90s`, `12h`), and times as users read them. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ YEAR_S: Final = _UNITS["y"]
 
 
 class DurationError(ValueError):
-    """A text is no duration: what is wrong, and the form that is right."""
+    """A text is not a duration: says what is wrong, and what the right form is."""
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(f"{what}: {hint}")
@@ -30,7 +30,7 @@ class DurationError(ValueError):
 
 
 def parse_duration(text: str, *, units: str = "s m h d", max_s: float = YEAR_S) -> float:
-    """Seconds in `90s`, `1.5h` or `30d`: more than 0, at most `max_s`. `units`: those allowed. Raises `DurationError`."""
+    """Seconds in `90s`, `1.5h` or `30d`: more than 0, at most `max_s`. `units`: the allowed ones. Raises `DurationError`."""
     match = _DURATION.fullmatch(text.strip())
     allowed = units.split()
     if match is None or match[2] not in allowed:
@@ -54,7 +54,7 @@ def duration_text(seconds: float) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Its two largest units: `1 h 30 min`."""
+    """The two largest units of a duration: `1 h 30 min`."""
     words: list[str] = []
     for unit, word in (("d", "d"), ("h", "h"), ("m", "min")):
         number, seconds = divmod(seconds, _UNITS[unit])

@@ -1,8 +1,8 @@
-"""A strict, small part of YAML, or JSON, as plain values with the line of each. What other readers do by surprise is refused:
+"""A strict, small subset of YAML, or JSON, as plain values with the line of each. It avoids the surprises of other readers:
 
-* anchors, aliases, tags, merge keys, duplicate keys, second documents; more than 256 KiB, 32 levels or 50,000 values, checked while
-  reading, so that no file costs more than reading it;
-* an unquoted word is `true`/`false`, `null`/`~`, a decimal number, or else text: `no`, `on`, `010`, `0x1F`, `1:30` and dates stay text.
+* it refuses anchors, aliases, tags, merge keys, duplicate keys, second documents, and more than 256 KiB, 32 levels or 50,000 values,
+  checked while reading, so that no file costs more than reading it;
+* an unquoted word is `true`/`false`, `null`/`~` or a decimal number; otherwise it is text: `no`, `on`, `010`, `0x1F`, `1:30`, dates.
 
 Whatever the bytes, the only error raised is `CampaignError`, with file, line and hint.
 """
@@ -27,7 +27,7 @@ MAX_VALUES: Final = 50_000
 CAMPAIGN_FILE: Final = "give the path of a campaign file; sark-node init writes one"
 
 Where = tuple[str | int, ...]
-"""The path to a value: keys and, in lists, positions from 0."""
+"""The path to a value: keys and, in lists, positions starting at 0."""
 
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _UNREADABLE: Final = re.compile(
@@ -44,16 +44,16 @@ _WORDS: Final[dict[str, bool | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file as plain values (dict, list, str, int, float, bool, None) and the line each begins on."""
+    """A file as plain values (dict, list, str, int, float, bool, None), and the line on which each begins."""
 
     file: str
-    """As shown in errors."""
+    """The file name shown in errors."""
     value: Any
     lines: dict[Where, int] = field(default_factory=dict)
-    """Of an entry of a mapping: the line of its key."""
+    """Path → line; for an entry of a mapping, the line of its key."""
 
     def line(self, where: Where) -> int:
-        """The line of `where`, or of the nearest thing around it that is in the file."""
+        """The line of `where`, or of its nearest enclosing value that is in the file."""
         while where and where not in self.lines:
             where = where[:-1]
         return self.lines.get(where, 1)
@@ -64,7 +64,7 @@ class Document:
 
 
 def read_document(path: Path, hint: str = CAMPAIGN_FILE) -> Document:
-    """The file at `path`. Raises `CampaignError` when it is missing, unreadable or wrong. Blocking."""
+    """The file at `path`. Raises `CampaignError` if it is missing, unreadable or invalid. Blocking."""
     shown = safe_text(str(path))
     try:
         if not path.is_file():
@@ -81,7 +81,7 @@ def read_document(path: Path, hint: str = CAMPAIGN_FILE) -> Document:
 
 
 def parse_document(data: bytes, file: str) -> Document:
-    """The document in `data`: JSON when `file` ends in .json or the data reads as JSON, else YAML. Raises `CampaignError`."""
+    """The document in `data`: JSON if `file` ends in .json or the data reads as JSON, else YAML. Raises `CampaignError`."""
     text = _decode(data, file)
     if text.lstrip()[:1] in ("{", "[") or file.lower().endswith(".json"):
         try:
@@ -89,7 +89,7 @@ def parse_document(data: bytes, file: str) -> Document:
         except _NotJson:
             if file.lower().endswith(".json"):
                 raise
-    return _build(_yaml_events(text, file), file)  # a flow mapping of YAML may begin like JSON
+    return _build(_yaml_events(text, file), file)  # a YAML flow mapping may begin like JSON
 
 
 def _error(file: str, line: int, what: str, hint: str) -> CampaignError:
@@ -118,7 +118,7 @@ def _decode(data: bytes, file: str) -> str:
     return text
 
 
-# -- both grammars as one sequence of events -------------------------------------------------------------------------------------
+# -- events of both grammars -----------------------------------------------------------------------------------------------------
 
 
 class _Event(NamedTuple):
@@ -127,7 +127,7 @@ class _Event(NamedTuple):
     line: int
     value: Any = None
     text: str = ""
-    """The scalar as a key."""
+    """The scalar's text, used if it is a key."""
 
 
 class _NotJson(CampaignError):
@@ -186,7 +186,7 @@ def _yaml_events(text: str, file: str) -> Iterator[_Event]:
 
 
 def word_value(text: str) -> Any:
-    """What a word without quotes means."""
+    """The value of an unquoted word."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
@@ -203,7 +203,7 @@ _TOKEN: Final = re.compile(
 
 
 def _json_events(text: str, file: str) -> Iterator[_Event]:
-    """The `json` module checks the text; the tokens give the lines, which it does not tell."""
+    """The `json` module checks the text; the tokens give the lines, which `json` does not report."""
     try:
         json.loads(text)
     except json.JSONDecodeError as exc:
@@ -232,13 +232,13 @@ def _json_events(text: str, file: str) -> Iterator[_Event]:
 
 
 def _build(events: Iterator[_Event], file: str) -> Document:
-    """The values, built without recursion. Refuses what is too deep, too much or duplicate."""
+    """Build the values without recursion. Refuses values that are nested too deeply, too many, or duplicate."""
     document: list[Any] = []
     lines: dict[Where, int] = {}
     stack: list[tuple[dict[str, Any] | list[Any], Where]] = []
     """The open mappings and lists, and their paths."""
     keys: list[str | None] = []
-    """Of each open mapping the key of the value that comes next."""
+    """For each open mapping, the key of the value that comes next."""
     for number, (kind, line, value, text) in enumerate(events, 1):
         if number > MAX_VALUES:
             raise _error(

@@ -1,1 +1,1 @@
-"""Files by hash, from one source or from many."""
+"""Files by hash, from one source or several."""

@@ -1,6 +1,6 @@
-"""The bytes of a model as they travel: a file's own, or, where the model is a folder, the bundle of its files (`protocol/wire/bundle.py`).
+"""The bytes of a model as sent: a file's own or, if the model is a folder, the bundle of its files (`protocol/wire/bundle.py`).
 
-Schedulers send them; whoever measures a folder that lies here names it by them.
+Schedulers send these bytes. A folder measured on this machine is identified by their sha256.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _CHUNK: Final = 1024 * 1024
 
 
 def contents(path: Path) -> Iterator[bytes]:
-    """What a worker is to be given for the model at `path`, piece by piece. Blocking.
+    """The bytes to give a worker for the model at `path`, piece by piece. Blocking.
 
-    Raises `OSError`, and `ValueError` with one line for a folder that cannot be a model.
+    Raises `OSError`, and `ValueError` with a one-line reason if a folder cannot be a model.
     """
     if not path.is_dir():
         if path.exists() and not path.is_file():
@@ -34,8 +34,8 @@ def contents(path: Path) -> Iterator[bytes]:
 
 
 def parts_of(folder: Path) -> tuple[BundlePart, ...]:
-    """The files in a folder and below, in order of path, each read and hashed. Files with a name that begins with a dot are left
-    out: they belong to the system or to version control, not to a model. Raises as `contents`; links and other oddities are refused.
+    """The files in a folder and below it, sorted by path, each read and hashed. Files whose names begin with a dot are left out: they
+    belong to the system or to version control, not to a model. Raises as `contents`; links and other special files are refused.
     """
     paths = list(_walk(folder, "", 1))
     if len(paths) > MAX_PARTS:

@@ -1,9 +1,9 @@
-"""Download files by their sha256 over `/sark/blob/1`. The downloader requests piece by piece; the holder sends nothing unasked.
+"""Download files by sha256 over `/sark/blob/1`. The downloader requests piece by piece; the holder sends nothing unrequested.
 
     await fetch_blob(network, peer, addresses, sha256, offset=0, sink=file.write)
 
-`BlobClient` is one stream's requests and their replies in order, for every downloader. `fetch_blob` reads a file in order from one peer:
-records, manifests, and models of a cancelled campaign. `swarm_download.py` reads a model from several peers at once, in any order.
+`BlobClient` handles one stream's requests and their replies in order, for every downloader. `fetch_blob` reads a file in order from one
+peer: records, manifests, and models of a cancelled campaign. `swarm_download.py` reads a model from several peers at once, in any order.
 """
 
 from __future__ import annotations
@@ -42,15 +42,14 @@ from swarm.net.addresses import Address, PeerId
 from swarm.net.network import Network, Stream
 
 PIECE: Final = 2 * 1024 * 1024
-"""Bytes of one request of `fetch_blob`: large against a round trip, small against memory."""
+"""Bytes in one request of `fetch_blob`: large compared with a round trip, small compared with memory."""
 PIECE_S: Final = 120.0
-"""Time limit of one such piece, however slow the link."""
+"""Time limit of one request of `fetch_blob`, however slow the link."""
 
 Sink = Callable[[bytearray], object]
-"""Stores the next bytes, in order, and keeps no reference to them. Called in a worker thread; the OSError or ValueError that it
-raises goes to the caller."""
+"""Stores the next bytes, in order, keeping no reference. Called in a worker thread; its OSError or ValueError goes to the caller."""
 Progress = Callable[[int, int], None]
-"""(bytes so far, bytes in all)"""
+"""(bytes so far, total bytes)"""
 Request = FetchPiece | AskPieces | AskPieceHashes | AskHolders
 
 
@@ -64,7 +63,7 @@ class BlobClient:
     """Bytes of the whole file; None until the first reply states them."""
     grant: TransferGrant | None
     piece_s: float
-    """Time limit of one reply, bytes included."""
+    """Time limit of one reply, including its bytes."""
     memory: PieceMemory
     """Memory for the pieces that arrive."""
     pending: deque[Request] = field(default_factory=deque)
@@ -74,13 +73,13 @@ class BlobClient:
         self._reader = FrameReader(self.stream)
 
     async def fetch(self, offset: int, length: int, missing: bytes | None = None) -> None:
-        """Request a piece; `missing`: bits of the pieces of which the holder may send any other instead."""
+        """Request a piece. `missing`: bits of the pieces, any of which the holder may send instead."""
         await self.request(
             FetchPiece(sha256=self.sha256, offset=offset, length=length, grant=self.grant, missing=missing)
         )
 
     async def ask_pieces(self) -> None:
-        """Request which pieces the peer has."""
+        """Ask which pieces the peer has."""
         await self.request(AskPieces(sha256=self.sha256, grant=self.grant))
 
     async def request(self, message: Request) -> None:
@@ -92,7 +91,7 @@ class BlobClient:
     async def reply(self, *, first_byte_s: float = STALL_S) -> tuple[Request, Message, bytearray]:
         """The oldest pending request, its reply, and the bytes that follow. The `offset` of a `PieceFollows` is always filled in.
 
-        Raises `Refused` where the peer has no such file for us, `RemoteProtocolError` where it breaks the rules.
+        Raises `Refused` if the peer has no such file for us, `RemoteProtocolError` if it breaks the rules.
         """
         peer = self.stream.peer
         call = self._calls - len(self.pending) + 1
@@ -163,7 +162,7 @@ async def blob_client(
     piece_s: float = PIECE_S,
     memory: PieceMemory | None = None,
 ) -> AsyncIterator[BlobClient]:
-    """A stream for requests for one file; the block raises `Unreachable` when the peer stalls or the link breaks."""
+    """A stream for requests for one file. The block raises `Unreachable` if the peer stalls or the link breaks."""
     stream = await network.open(peer, ProtocolId.BLOB, addresses)
     try:
         yield BlobClient(stream, sha256, size, grant, piece_s, memory or PieceMemory(1))
@@ -172,7 +171,7 @@ async def blob_client(
         raise Unreachable(f"{peer} stopped sending {sha256[:12]}… ({slow})") from None
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         raise Unreachable(f"the link with {peer} broke while {sha256[:12]}… was being fetched") from None
-    finally:  # after a refusal, an error or a cancellation the rest must not keep coming
+    finally:  # after a refusal, an error or a cancellation, stop the remaining bytes
         with trio.CancelScope(shield=True):
             await stream.reset()
 
@@ -189,11 +188,11 @@ async def fetch_blob(
     progress: Progress | None = None,
     piece: int = PIECE,
 ) -> int:
-    """Read a file from byte `offset` on into `sink`, at most three pieces in memory at once. Returns its whole size.
+    """Read a file from byte `offset` into `sink`, with at most three pieces in memory. Returns the size of the whole file.
 
-    The caller checks the hash of the whole, of a resumed file from its first byte. Raises `Refused` when the peer has none for us,
-    `Unreachable` when it stalls or the link breaks (what the sink has stays good and can be resumed), `RemoteProtocolError` when it
-    breaks the rules, or says another size than `size`.
+    The caller checks the hash of the whole file; after a resume, that includes the first part. Raises `Refused` if the peer has no such
+    file for us, `Unreachable` if it stalls or the link breaks (the sink's bytes stay valid, and the download can be resumed), and
+    `RemoteProtocolError` if it breaks the rules or reports a size other than `size`.
     """
     length = min(piece, MAX_PIECE)
     async with blob_client(network, peer, addresses, sha256, size=size) as client:
@@ -202,7 +201,7 @@ async def fetch_blob(
             while len(client.pending) < 2 and (
                 requested == position or (client.size is not None and requested < client.size)
             ):
-                await client.fetch(requested, length)  # one ahead: the link never waits for the disk
+                await client.fetch(requested, length)  # one ahead, so that the link never waits for the disk
                 requested += length
             _, _, data = await client.reply()
             assert client.size is not None

@@ -1,13 +1,13 @@
-"""Which piece is requested from whom: the pure half of a download from several sources; `swarm_download.py` carries it out.
+"""Decides which piece to request from which source: the pure part of a download from several sources, which `swarm_download.py` runs.
 
     picker.add(source)                    the leader of the campaign, and workers that have some of the model
     picker.update(source, have, fresh)    the pieces that a source has
     picker.next(source) ─▶ piece, None    an idle source gets the next request, so a slow one gets fewer
     picker.arrived, stored, rest, drop    the outcome
 
-From the workers, the rarest piece comes first. From the leader, while there are workers: a piece that it has sent nobody yet, which it
-chooses itself, so that no two downloaders get the same; any other only when nothing has come from the workers for a while. So the
-leader sends a model about once, and its downloaders bring it to each other.
+Of the workers' pieces, the rarest comes first. While there are workers, the leader is asked for a piece that it has sent to nobody yet; the
+leader chooses it, so that no two downloaders get the same. It is asked for other pieces only when the workers have sent nothing for a
+while. So the leader sends a model about once, and its downloaders pass it on to each other.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from typing import Final
 from swarm.net.addresses import Address, PeerId
 
 DEPTH: Final = 2
-"""Requests to one source at a time: the next one is on its way while a piece comes."""
+"""Requests to one source at a time, so that the next one is on its way while a piece arrives."""
 RETRY_S: Final = (0.5, 16.0)
-"""Seconds that a source rests after a failure; twice as long after each further failure in a row, up to the second figure."""
+"""Seconds that a source rests after a failure: the first time, doubled after each further failure in a row, and at most."""
 HUNGRY_S: Final = 1.0
 """If no piece came from workers for this many seconds and for 1.5 times a piece's usual time, the leader resends pieces it sent before."""
 LATE_S: Final = 3.0
-"""A piece requested this many seconds ago, and three times a piece's usual time ago, may be requested from one other source too."""
+"""A piece requested this many seconds ago, and three times a piece's usual time ago, may also be requested from one other source."""
 MAX_WEIGHED: Final = 64
-"""Candidates compared by rarity, at most."""
+"""Most candidates compared by rarity."""
 
 
 @dataclass(eq=False, slots=True)
 class PieceSource:
-    """A peer, or a mirror, that has some of the pieces."""
+    """A peer or a mirror that has some of the pieces."""
 
     peer: PeerId
     addresses: tuple[Address, ...] = ()
     leader: bool = False
-    """The scheduler: its piece hashes are trusted."""
+    """The source is the scheduler, whose piece hashes are trusted."""
     relayed: bool = False
-    """It is reached through a gate only."""
+    """The source is reached only through a gate."""
     have: frozenset[int] | None = None
     """The pieces that the source has; None: all."""
     declared: bool = False
-    """`have` is its own word."""
+    """The source itself stated `have`."""
     fresh: frozenset[int] = frozenset()
-    """Pieces it has sent nobody yet."""
+    """Pieces that the source has sent to nobody yet."""
     requested: dict[int, float] = field(default_factory=dict)
     """Piece → when it was requested."""
     rests_until: float = -math.inf
     failures: int = 0
     dropped: str = ""
-    """Why it is not asked any more; empty while it is."""
+    """Why the source is no longer asked; empty while it is."""
     absent: bool = False
-    """It was dropped because it has no pieces yet, not for a fault."""
+    """The source was dropped because it has no pieces yet, not for a fault."""
     got: int = 0
-    """Valid pieces that came from it."""
+    """Valid pieces that came from the source."""
 
     def has(self, index: int) -> bool:
         return self.have is None or index in self.have
@@ -71,16 +71,16 @@ class PiecePicker:
         self.sources: dict[PeerId, PieceSource] = {}
         self._storing: set[int] = set()
         self.hashed = False
-        """The hashes are here: others than the leader may be asked."""
+        """The piece hashes are known, so sources other than the leader may be asked."""
         self._rng = rng
         self._others_gave_at = -math.inf
         self._pace_s = 0.0
-        """What a piece takes from its request on, a moving mean."""
+        """Time from the request of a piece to its arrival, as a moving average."""
 
     def add(self, source: PieceSource, now: float) -> None:
-        """A new source, or a dropped one again."""
+        """Add a new source, or one that was dropped."""
         if not source.leader and not self.others():
-            self._others_gave_at = now  # they may give from now on
+            self._others_gave_at = now  # the workers may send pieces from now on
         self.sources[source.peer] = source
 
     def alive(self) -> list[PieceSource]:
@@ -94,7 +94,7 @@ class PiecePicker:
     # -- requests --------------------------------------------------------------------------------------------------------
 
     def next(self, source: PieceSource, now: float) -> int | None:
-        """The piece to request from `source` now, which counts as requested from then on; None: no piece for the moment."""
+        """The piece to request from `source` now, which counts as requested from then on; None: no piece at the moment."""
         crowd = source.leader and self.others()
         if source.dropped or len(source.requested) >= (1 if crowd else DEPTH) or now < source.rests_until:
             return None
@@ -110,7 +110,7 @@ class PiecePicker:
         return index
 
     def _direct_source_gives(self, now: float) -> bool:
-        """Then nothing goes through a gate."""
+        """Whether a direct source sends pieces; then none are requested through gates."""
         return any(
             not each.relayed and (each.requested or each.got) and now >= each.rests_until
             for each in self.alive()
@@ -137,13 +137,13 @@ class PiecePicker:
         return self._storing.union(*(each.requested for each in self.sources.values()))
 
     def alternatives(self, source: PieceSource, index: int) -> set[int] | None:
-        """The pieces of which the leader is to send one that it has sent nobody yet; None: it is to send piece `index`."""
+        """The pieces of which the leader should send one that it has sent to nobody yet; None: it should send piece `index`."""
         if not source.leader or not self.others() or (source.declared and not source.fresh):
             return None
         return self.missing - self._under_way() | {index}
 
     def _late(self, source: PieceSource, now: float) -> int | None:
-        """A piece that another source is slow to send."""
+        """A piece that another source is slow to send; None if there is none."""
         waited = self.missing - self._storing
         late = [
             (at, index)
@@ -157,10 +157,10 @@ class PiecePicker:
                 return index
         return None
 
-    # -- the outcome ----------------------------------------------------------------------------------------------------
+    # -- outcome --------------------------------------------------------------------------------------------------------
 
     def update(self, source: PieceSource, have: Iterable[int] | None, fresh: Iterable[int] | None) -> bool:
-        """Set what a source has. Returns whether that is more than before."""
+        """Set the pieces that a source has. Returns whether they are more than before."""
         before, declared = source.have, source.declared
         source.have = None if have is None else frozenset(have)
         source.fresh = frozenset(fresh or ())
@@ -170,17 +170,17 @@ class PiecePicker:
         return source.have is None or len(source.have) > len(before)
 
     def arrived(self, source: PieceSource, index: int, now: float) -> None:
-        """A piece is on its way to the disk: meanwhile the next one may be requested."""
+        """Record that a piece is on its way to the disk; the next one may be requested meanwhile."""
         took = now - source.requested.pop(index, now)
         self._pace_s = took if self._pace_s == 0.0 else 0.8 * self._pace_s + 0.2 * took
         self._storing.add(index)
 
     def invalid(self, index: int) -> None:
-        """Its hash was wrong."""
+        """Record that a piece had a wrong hash."""
         self._storing.discard(index)
 
     def stored(self, source: PieceSource, index: int, now: float) -> None:
-        """A valid piece is on the disk."""
+        """Record that a valid piece is on the disk."""
         self.missing.discard(index)
         self._storing.discard(index)
         source.failures = 0
@@ -189,7 +189,7 @@ class PiecePicker:
             self._others_gave_at = now
 
     def rest(self, source: PieceSource, now: float) -> float:
-        """A source failed, or has nothing for us now. Returns the seconds until it may be asked again."""
+        """Let a source rest that failed or has nothing for us now. Returns the seconds until it may be asked again."""
         source.requested.clear()
         seconds = min(RETRY_S[1], RETRY_S[0] * 2.0**source.failures)
         source.failures += 1
@@ -197,6 +197,6 @@ class PiecePicker:
         return seconds
 
     def drop(self, source: PieceSource, why: str) -> None:
-        """Do not ask this source any more."""
+        """Stop asking this source."""
         source.requested.clear()
         source.dropped = why

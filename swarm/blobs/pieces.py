@@ -1,4 +1,4 @@
-"""A file in pieces of 4 MiB: where each lies, its hash, and sets of them as bits. Pure, but for `hashes_of`, which reads."""
+"""A file in pieces of 4 MiB: their positions, their hashes, and sets of them as bits. Pure, except `hashes_of`, which reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ: Final = 1024 * 1024
 
 
 def count_of(size: int) -> int:
-    """Pieces of a file of so many bytes; an empty one has none."""
+    """The number of pieces of a file of `size` bytes; an empty file has none."""
     return -(-size // PIECE_SIZE)
 
 
@@ -27,12 +27,12 @@ def span(index: int, size: int) -> tuple[int, int]:
 
 
 def covered(offset: int, length: int) -> range:
-    """The pieces that these bytes lie in."""
+    """The pieces that contain these bytes."""
     return range(offset // PIECE_SIZE, -(-(offset + length) // PIECE_SIZE))
 
 
 def to_bits(pieces: Collection[int], count: int) -> bytes:
-    """A set of pieces, of `count` in all, as bits."""
+    """A set of pieces as bits; the file has `count` pieces."""
     bits = bytearray(-(-count // 8))
     for index in pieces:
         bits[index // 8] |= 1 << index % 8
@@ -40,7 +40,7 @@ def to_bits(pieces: Collection[int], count: int) -> bytes:
 
 
 def from_bits(bits: bytes, count: int) -> set[int]:
-    """The other way; bits beyond `count`, and missing ones, count as unset."""
+    """The set of pieces in `bits`; bits beyond `count`, and missing ones, count as unset."""
     return {
         at * 8 + bit
         for at, byte in enumerate(bits[: -(-count // 8)])
@@ -51,7 +51,7 @@ def from_bits(bits: bytes, count: int) -> set[int]:
 
 
 def hashes_of(content: Path | bytes) -> Hashes:
-    """Read all of it, and hash each piece. Blocking; raises `OSError`."""
+    """Read all of `content` and hash each piece. Blocking; raises `OSError`."""
     matches: list[bytes] = []
     with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
         while True:
@@ -65,5 +65,5 @@ def hashes_of(content: Path | bytes) -> Hashes:
 
 
 def divides(size: int) -> bool:
-    """Whether a file of so many bytes is brought piece by piece from several: a single piece is not worth asking around for."""
+    """Whether a file of `size` bytes is fetched piece by piece from several sources: for a single piece, that is not worth the requests."""
     return PIECE_SIZE < size <= MAX_PIECES * PIECE_SIZE

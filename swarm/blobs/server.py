@@ -1,10 +1,10 @@
-"""The holder's side of `/sark/blob/1`: pieces of files for those who may have them, which pieces there are, and who else has them.
+"""The holder's side of `/sark/blob/1`: sends pieces of files to peers that may have them, and says which pieces and holders there are.
 
     serve_blobs(network, find)                                 find(peer, sha256) -> Path | bytes | Reason | None
     serve_blobs(network, find, shared=…, where=…, resting=…)   a worker also shares models, a scheduler knows who has them
 
-Files are read in worker threads, a part of a piece at a time; at most one part for each taker is in memory. The holder sends nothing
-unasked.
+Files are read in worker threads, a part of a piece at a time; at most one part for each peer is in memory. The holder sends nothing
+unrequested.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ from swarm.net.governor import Payer
 from swarm.net.network import Network, Stream
 
 IDLE_S: Final = 60.0
-"""Seconds that a taker may pause between two pieces."""
+"""How long a peer may pause between two requests."""
 PIECE_US: Final = 0.2
 """Processor time to look at one piece of a file, in µs (an estimate)."""
 NO_WAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
-"""Read only what is in memory. Of Linux."""
+"""Flag to read only bytes that are in memory; exists on Linux."""
 MAX_COUNTED: Final = 64
-"""Files of which it is known what was sent to somebody."""
+"""Files for which the pieces sent are recorded."""
 MAX_HASHED: Final = 16
-"""Files of which the hashes of the pieces are kept."""
+"""Files whose piece hashes are kept."""
 
 
 class PartialBlob(Protocol):
-    """A file that is still coming, as far as it is here and verified."""
+    """A file that is still arriving: the verified part of it."""
 
     @property
     def path(self) -> Path: ...
 
     @property
     def total(self) -> int:
-        """Bytes of the whole."""
+        """Bytes of the whole file."""
         ...
 
     def has(self, index: int) -> bool: ...
@@ -76,11 +76,11 @@ class PartialBlob(Protocol):
 
 Content = Path | bytes | PartialBlob
 Find = Callable[[PeerId, str], Path | bytes | Reason | None]
-"""The content for a peer that may have it, or why not; None is `unknown`. Must not block."""
+"""The content for a peer that may have it, or the reason why not; None means `unknown`. Must not block."""
 Shared = Callable[[PeerId, str, TransferGrant], Content | Reason | None]
-"""The same for a peer that shows a grant. Must not block."""
+"""As `Find`, for a peer that shows a grant. Must not block."""
 Knows = Callable[[PeerId, str], Awaitable[Holders | None]]
-"""The other holders of a file that this peer may have; None: the peer may not have the file."""
+"""The other holders of a file, if this peer may have the file; None if it may not."""
 
 log = structlog.get_logger("sark.blobs")
 
@@ -93,7 +93,7 @@ def serve_blobs(
     where: Knows | None = None,
     resting: Callable[[], bool] = lambda: False,
 ) -> BlobServer:
-    """Answer everybody who asks for files that `find`, or `shared` by a grant, gives them. `resting`: nothing is shared just now."""
+    """Answer every peer that requests files which `find`, or `shared` for a grant, gives it. `resting`: whether to share nothing now."""
     holder = BlobServer(find, shared, where, resting)
 
     async def handler(stream: Stream) -> None:
@@ -121,7 +121,7 @@ class _Absent(Exception):
 
 @dataclass(slots=True)
 class _Open:
-    """A file that is being sent on one stream."""
+    """A file being sent on one stream."""
 
     sha256: str
     grant: TransferGrant | None
@@ -139,20 +139,20 @@ class BlobServer:
     where: Knows | None
     resting: Callable[[], bool]
     _sent: OrderedDict[str, set[int]] = field(default_factory=OrderedDict)
-    """File (sha256) → pieces of it that were sent to somebody."""
+    """File (sha256) → its pieces that were sent to some peer."""
     _hashes: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     _hashing: trio.Lock = field(default_factory=trio.Lock)
     _sharing: int = 0
-    """Pieces that are being sent to those that showed a grant."""
+    """Pieces being sent to peers that showed a grant."""
     _settled: trio.Event = field(default_factory=trio.Event)
 
     async def settled(self) -> None:
-        """Wait until nothing is being sent by a grant: while `resting`, nothing begins."""
+        """Wait until nothing is being sent for a grant; while `resting`, no new piece begins."""
         while self._sharing:
             await self._settled.wait()
 
     async def serve(self, stream: Stream, payer: Payer) -> None:
-        """One taker, until it has gone. Its requests are served one after the other, so a taker that owes just waits for its answer."""
+        """Serve one peer until it leaves. Its requests are served one after another, so a peer that owes only waits for its answer."""
         reader = FrameReader(stream)
         opened: _Open | None = None
         try:
@@ -199,7 +199,7 @@ class BlobServer:
                 opened.file.close()
 
     def _cost_us(self, message: Message, opened: _Open | None) -> float:
-        """What finding pieces takes, in µs of processor time. Bytes are not charged: who may have them takes them as fast as they go."""
+        """The cost of finding pieces, in µs of processor time. Bytes are not charged: a peer that may have them gets them at full speed."""
         match message:
             case FetchPiece(missing=bytes() as missing):
                 return 8 * len(missing) * PIECE_US
@@ -207,7 +207,7 @@ class BlobServer:
                 return count_of(opened.size) * PIECE_US
         return 0.0
 
-    # -- what there is ---------------------------------------------------------------------------------------------------
+    # -- contents --------------------------------------------------------------------------------------------------------
 
     async def _open(self, peer: PeerId, ask: FetchPiece | AskPieces) -> _Open:
         content: Content | Reason | None = self.find(peer, ask.sha256)
@@ -257,7 +257,7 @@ class BlobServer:
     async def _send_piece(
         self, stream: Stream, call: int, opened: _Open, ask: FetchPiece, chosen: int | None
     ) -> None:
-        """`chosen`: a piece that is sent in place of the one requested."""
+        """`chosen`: a piece to send instead of the requested one."""
         offset, length = (ask.offset, ask.length) if chosen is None else span(chosen, opened.size)
         length = max(0, min(length, opened.size - offset))
         partial = opened.partial
@@ -279,7 +279,7 @@ class BlobServer:
                 if not start:
                     raise _Absent("it cannot be read here") from None
                 raise trio.BrokenResourceError from None
-            if size != len(data):  # it was cut short under us
+            if size != len(data):  # the file was truncated meanwhile
                 raise trio.BrokenResourceError
             if not start:
                 moved = None if chosen is None else offset
@@ -295,7 +295,7 @@ class BlobServer:
         return min((index for index in requested if partial is None or partial.has(index)), default=None)
 
     async def _send_hashes(self, stream: Stream, call: int, sha256: str) -> None:
-        """Made when they are first asked for, once for all who ask."""
+        """Send the piece hashes, which are computed at the first request and shared by all later ones."""
         content = self.find(stream.peer, sha256)
         if isinstance(content, Reason | None):
             raise _Absent("not served to this peer", content or Reason.UNKNOWN)
@@ -319,31 +319,31 @@ class BlobServer:
 
 def _open_file(path: Path) -> tuple[BinaryIO, int]:
     with contextlib.ExitStack() as undo:
-        file = undo.enter_context(path.open("rb", buffering=0))  # a partial file changes under us
+        file = undo.enter_context(path.open("rb", buffering=0))  # a partial file changes meanwhile
         size = file.seek(0, io.SEEK_END)
         undo.pop_all()
     return file, size
 
 
 async def _read(file: BinaryIO, offset: int, into: memoryview) -> int:
-    """Read from there on; returns how many bytes there were. In a worker thread, unless they are in memory already."""
+    """Read from `offset`; returns how many bytes there were. Runs in a worker thread unless the bytes are in memory."""
     size = _read_memory(file, offset, into)
     return size if size == len(into) else await SERVING.run(_read_file, file, offset, into)
 
 
 def _read_memory(file: BinaryIO, offset: int, into: memoryview) -> int:
-    """What the system holds of the file in memory, where it can tell."""
+    """Read what the system holds of the file in memory, if it can tell."""
     if isinstance(file, io.BytesIO):
         return _read_file(file, offset, into)
     if not (NO_WAIT and into):
         return 0
-    with contextlib.suppress(OSError):  # it is on the disk, or on one where the system cannot tell
+    with contextlib.suppress(OSError):  # the bytes are on the disk, or the file system cannot tell
         return os.preadv(file.fileno(), [into], offset, NO_WAIT)
     return 0
 
 
 def _read_file(file: BinaryIO, offset: int, into: memoryview) -> int:
-    if not into:  # an offset may be larger than any file: the system would refuse to go there
+    if not into:  # an offset may be larger than any file: the system would reject it
         return 0
     file.seek(offset)
     size = 0

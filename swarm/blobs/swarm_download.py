@@ -2,15 +2,14 @@
 
     await pull(network, store, DownloadRequest(sha256, size, leader=…), rng=rng)
 
-    hashes   the leader alone says what each piece has to be, and, again and again, who else has pieces
+    hashes   from the leader alone: what each piece has to be and, repeatedly, who else has pieces
     sources  one task for each peer: AskPieces, FetchPiece, FetchPiece, …; pieces are verified and stored in any order
-    mirror   a source that is no peer, such as a URL: asked once the hashes are here
+    mirror   a source that is not a peer, such as a URL: asked once the hashes are known
 
-The leader named the model by its hash, so its piece hashes are trusted. A piece that does not have its hash exposes a liar, who is
-dropped. Until the hashes are here, only the leader is asked. The caller verifies the whole, and while there is no source but the leader
-that is enough: only then is a piece not verified by itself. Memory is bounded: `DEPTH` pieces of each
-of at most `MAX_SOURCES` sources are on their way, one of each being read, and `STORING` wait for the disk. `piece_picker.py` decides
-who is asked for what.
+The leader named the model by its hash, so its piece hashes are trusted. A piece with a wrong hash exposes a liar, which is dropped. Until
+the hashes are known, only the leader is asked. The caller verifies the whole file; while the leader is the only source, pieces need no
+verification of their own. Memory is bounded: `DEPTH` pieces of each of at most `MAX_SOURCES` sources are on their way, one of each is being
+read, and `STORING` wait for the disk. `piece_picker.py` decides which source is asked for what.
 """
 
 from __future__ import annotations
@@ -51,68 +50,68 @@ from swarm.net.network import Network
 MAX_SOURCES: Final = 8
 STORING: Final = 4
 PIECE_S: Final = 300.0
-"""Time limit of a whole piece, however slow the link."""
+"""Time limit for a whole piece, however slow the link."""
 LEADER_RETRY_S: Final = 1.0
 HASHES_S: Final = 120.0
-"""The leader may have to read a file of many GB first."""
+"""Long enough for the leader to read a file of many GB first."""
 HOLDERS_S: Final = (0.25, 5.0)
-"""Between two requests for the holders: twice as long each time, up to the second figure."""
+"""Between two requests for the holders: the first pause, doubled each time, and the longest."""
 IDLE_S: Final = 0.25
-"""Seconds after which a source that had no piece to offer is looked at again."""
+"""Seconds after which a source that had no piece to offer is tried again."""
 FIRST_HOLDERS_S: Final = 1.0
-"""The leader is asked for no piece before it has named the holders, or this time has passed: so not everybody begins with the same."""
+"""The leader is asked for pieces only after it has named the holders, or after this time, so that not every worker starts with the same."""
 TRIES: Final = 6
-"""After this many failures in a row a worker is not asked any more; one that only has nothing yet is, when the leader names it again."""
+"""A worker is dropped after this many failures in a row. If it just had no pieces yet, it is retried when the leader names it again."""
 GROWTH_S: Final = (60.0, 10.0)
-"""When the leader gives nothing more, the others are asked for this many seconds after the last sign that any share grows; the second
-figure where the caller has another way."""
+"""If the leader sends nothing more, how long to ask the others after the last sign that any source gained pieces; the second figure applies
+if the caller has another way."""
 
 log = structlog.get_logger("sark.blobs")
 
 
 class PartialStore(Protocol):
-    """Where the pieces go. The methods block and are called in worker threads, `put` in several at once. They raise `OSError`."""
+    """Where the pieces are stored. The methods block and are called in worker threads, `put` in several at once. They raise `OSError`."""
 
     def missing(self) -> Collection[int]:
         """The pieces that are not here yet."""
         ...
 
     def know(self, hashes: Hashes) -> Collection[int]:
-        """Verify by these hashes from now on. Returns the stored pieces that were wrong: they are missing now."""
+        """Use these hashes to verify from now on. Returns the stored pieces that were wrong, which are missing now."""
         ...
 
     def put(self, index: int, data: bytearray, *, trusted: bool) -> bool:
-        """Store a piece, and keep nothing of `data`; False when its hash is wrong. `trusted`: it need not be verified; then nobody else
-        gets it before `verify`."""
+        """Store a piece, keeping no reference to `data`; False if its hash is wrong. `trusted`: do not verify it now; then it is given to
+        nobody before `verify`."""
         ...
 
     def verify(self) -> Collection[int]:
-        """Verify what was trusted. Returns the pieces that were wrong: they are missing now."""
+        """Verify the trusted pieces. Returns those that were wrong, which are missing now."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A source that is no peer."""
+    """A source that is not a peer."""
 
     name: str
-    """For people."""
+    """Shown to users."""
     fetch: Callable[[int, int], Awaitable[bytearray]]
     """(offset, length). Raises `Refused` and `Unreachable`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadRequest:
-    """What to download, and who helps."""
+    """What to download, and from where."""
 
     sha256: str
     size: int
     leader: Callable[[], PeerId]
     """The peer that leads the campaign now; this node is connected to it."""
     relayed: Callable[[PeerId], bool] = lambda peer: False
-    """Whether a connected peer is reached through a gate only."""
+    """Whether a connected peer is reached only through a gate."""
     retry_leader: bool = True
-    """Retry an unreachable leader for ever: the caller has a deadline. Else that is the end where nobody else gives pieces."""
+    """Keep retrying an unreachable leader, since the caller has a deadline. False: give up if nobody else sends pieces."""
     mirror: Mirror | None = None
 
 
@@ -126,8 +125,8 @@ async def pull(
 ) -> None:
     """Download all missing pieces.
 
-    Raises `Refused` when the leader refuses and nobody else has the pieces or is about to, `RemoteProtocolError` when the leader breaks
-    the rules, `Unreachable` when it cannot be reached and is not retried, `OSError` of the store.
+    Raises `Refused` if the leader refuses and nobody else has the pieces or is about to, `RemoteProtocolError` if the leader breaks the
+    rules, `Unreachable` if it cannot be reached and is not retried, and the store's `OSError`.
     """
     picker = PiecePicker(await DISK.run(store.missing), rng)
     if picker.missing:
@@ -147,17 +146,17 @@ class _Pull:
     changed: trio.Event = field(default_factory=trio.Event)
     """Set, and replaced, when there may be something new to request."""
     holders_named: trio.Event = field(default_factory=trio.Event)
-    """The leader has named the holders, or will not."""
+    """Set when the leader has named the holders, or will not."""
     storing: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(STORING))
     memory: PieceMemory = field(default_factory=lambda: PieceMemory(STORING))
     leader_error: SarkError | None = None
-    """The error for which the leader gives nothing more."""
+    """Why the leader sends nothing more."""
     alone: bool = True
-    """Nobody but the leader was ever a source, so the hash of the whole is enough."""
+    """Only the leader was ever a source, so the hash of the whole file is enough."""
     no_hashes: bool = False
     """The leader has no hashes, so nobody else can be asked."""
     grew_at: float = -math.inf
-    """When a piece came last, or another source had more than before."""
+    """When a piece last arrived, or another source gained pieces."""
 
     async def run(self) -> None:
         request = self.request
@@ -214,7 +213,7 @@ class _Pull:
             await self._ask_holders()
 
     async def _verify(self) -> None:
-        """What was trusted can now be taken from others, and given to them."""
+        """Verify the trusted pieces, so that they can be replaced by others' and given to others."""
         try:
             wrong = await HASHING.run(self.store.verify)
         except OSError as exc:
@@ -226,7 +225,7 @@ class _Pull:
     async def _ask_leader(
         self, message: AskHolders | AskPieceHashes, max_wait_s: float
     ) -> tuple[Message, bytearray]:
-        """On a stream of its own: the leader may change."""
+        """Ask on a separate stream, since the leader may change."""
         leader, sha256 = self.request.leader(), self.request.sha256
         async with blob_client(self.network, leader, (), sha256, piece_s=max_wait_s) as client:
             await client.request(message)
@@ -234,7 +233,7 @@ class _Pull:
             return reply, data
 
     async def _ask_hashes(self) -> Hashes | None:
-        """The hash of each piece, retried until there is an answer; None: the leader does not have them."""
+        """The hash of each piece, retried until the leader answers; None: the leader does not have them."""
         size, sha256 = self.request.size, self.request.sha256
         while True:
             try:
@@ -242,7 +241,7 @@ class _Pull:
             except Unreachable:
                 await trio.sleep(LEADER_RETRY_S)
                 continue
-            except (Refused, RemoteProtocolError) as exc:  # an older one does not know the request
+            except (Refused, RemoteProtocolError) as exc:  # an older leader does not know the request
                 log.info("model.hashes_refused", sha256=sha256, why=exc.what)
                 return None
             length = count_of(size) * HASH_SIZE
@@ -252,7 +251,7 @@ class _Pull:
             return tuple(bytes(data[start : start + HASH_SIZE]) for start in range(0, length, HASH_SIZE))
 
     async def _ask_holders(self) -> None:
-        """Begin with the holders that are new, and again with those that had nothing, up to `MAX_SOURCES`."""
+        """Begin with new holders, and again with those that had nothing, up to `MAX_SOURCES`."""
         try:
             reply, _ = await self._ask_leader(AskHolders(sha256=self.request.sha256), STALL_S)
         except (Unreachable, Refused, RemoteProtocolError) as exc:
@@ -277,10 +276,10 @@ class _Pull:
             self.picker.add(source, trio.current_time())
             self.nursery.start_soon(self._draw, source)
 
-    # -- when to give up -------------------------------------------------------------------------------------------------
+    # -- giving up -------------------------------------------------------------------------------------------------------
 
     def _leader_gives_nothing(self, why: SarkError) -> None:
-        """Others that had nothing before may have pieces by now."""
+        """Handle the end of the leader's pieces: other sources that had nothing before may have pieces by now."""
         self.leader_error = why
         self.grew_at = max(self.grew_at, trio.current_time())
         absent = [source for source in self.picker.sources.values() if source.absent]
@@ -292,7 +291,7 @@ class _Pull:
             self._fail(self.leader_error)
 
     async def _fail_when_nothing_grows(self, why: SarkError) -> None:
-        """The others may still be fetching pieces, or be about to."""
+        """Fail once no source gains pieces; the others may still be fetching some, or be about to."""
         growth_s = GROWTH_S[0] if self.request.retry_leader else GROWTH_S[1]
         while (left := self.grew_at + growth_s - trio.current_time()) > 0 or any(
             source.requested for source in self.picker.alive()
@@ -303,7 +302,7 @@ class _Pull:
     # -- from one source -------------------------------------------------------------------------------------------------
 
     async def _draw(self, source: PieceSource) -> None:
-        """Request missing pieces until all are here or the source is dropped."""
+        """Request missing pieces until all have arrived or the source is dropped."""
         if source.leader and divides(self.request.size):
             with trio.move_on_after(FIRST_HOLDERS_S):
                 await self.holders_named.wait()
@@ -325,7 +324,7 @@ class _Pull:
             await self.changed.wait()
         source = PieceSource(mirror.name, declared=True)
         self.picker.add(source, trio.current_time())
-        for _ in range(DEPTH):  # each piece is an exchange of its own: one sets out while another comes
+        for _ in range(DEPTH):  # each piece is a separate exchange: one begins while another arrives
             self.nursery.start_soon(self._draw_pieces, source, mirror)
 
     async def _draw_pieces(self, source: PieceSource, mirror: Mirror) -> None:
@@ -345,7 +344,7 @@ class _Pull:
                 await self._arrived(source, index, data)
 
     def _failed(self, source: PieceSource, why: str) -> float:
-        """Seconds to wait before the next try."""
+        """Handle a failed source; returns the seconds to wait before the next try."""
         log.info("model.source_failed", sha256=self.request.sha256, peer=source.peer, why=why)
         now = trio.current_time()
         pause = self.picker.rest(source, now)
@@ -361,17 +360,17 @@ class _Pull:
         return pause
 
     def _refused(self, source: PieceSource, why: Refused) -> float:
-        """A worker may only now be fetching it, or be measuring. Seconds to wait before the next try."""
+        """Handle a refusal: a worker may still be fetching the model, or be measuring. Returns the seconds until the next try."""
         if source.leader or why.reason not in (Reason.UNKNOWN, Reason.BUSY):
             self._drop(source, why)
             return 0.0
         self._notify()
         now = trio.current_time()
         pause = self.picker.rest(source, now)
-        if self.leader_error is not None:  # there is nobody better to wait for
+        if self.leader_error is not None:  # there is no better source to wait for
             pause = min(pause, HOLDERS_S[1])
             source.rests_until = now + pause
-        elif source.failures >= TRIES:  # makes room for others; it may be named again
+        elif source.failures >= TRIES:  # makes room for others; the leader may name it again
             source.absent = True
             self._drop(source, why)
         return pause
@@ -386,7 +385,7 @@ class _Pull:
         self._notify()
 
     async def _visit(self, source: PieceSource) -> None:
-        """One stream with it, until there is a better link. Raises `Unreachable`, `Refused`, `RemoteProtocolError`."""
+        """Use one stream with the source, until there is a better link. Raises `Unreachable`, `Refused`, `RemoteProtocolError`."""
         request = self.request
         if source.leader:
             source.peer = request.leader()
@@ -407,19 +406,19 @@ class _Pull:
                     await client.ask_pieces()
                 while self.picker.missing and not source.dropped:
                     if source.relayed and not client.pending and not request.relayed(source.peer):
-                        return  # a direct link came meanwhile; new streams take it
+                        return  # there is a direct link now; new streams use it
                     asked_at = await self._exchange(source, client, asked_at)
         finally:
             source.requested.clear()
 
     async def _exchange(self, source: PieceSource, client: BlobClient, asked_at: float) -> float:
-        """Request what there is to request, then take one reply. Returns when the peer was last asked which pieces it has."""
+        """Request all the pieces that can be requested, then take one reply. Returns when the peer was last asked which pieces it has."""
         size, count = self.request.size, count_of(self.request.size)
         while (index := self.picker.next(source, trio.current_time())) is not None:
             alternatives = self.picker.alternatives(source, index)
             bits = None if alternatives is None else to_bits(alternatives, count)
             await client.fetch(*span(index, size), bits)
-            if self.picker.others():  # what it has by then comes along
+            if self.picker.others():  # also learn what it has by then
                 asked_at = trio.current_time()
                 await client.ask_pieces()
         if not client.pending:
@@ -430,7 +429,7 @@ class _Pull:
             return asked_at
         request, reply, data = await client.reply()
         if isinstance(reply, HavePieces):
-            if isinstance(request, FetchPiece):  # it sends none of them, for others can
+            if isinstance(request, FetchPiece):  # it sent none of them, since others can
                 source.requested.pop(request.offset // PIECE_SIZE, None)
             have = None if reply.pieces is None else from_bits(reply.pieces, count)
             fresh = None if reply.fresh is None else from_bits(reply.fresh, count)

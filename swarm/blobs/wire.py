@@ -1,4 +1,4 @@
-"""What both ends of `/sark/blob/1` have in common: frames and raw bytes in turns on one stream, and how long each may take."""
+"""What both ends of `/sark/blob/1` share: streams of alternating frames and raw bytes, and their time limits."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from protocol.wire.codec import PREFIX, Frame
 from swarm.net.network import Stream
 
 STALL_S: Final = 10.0
-"""Seconds after which a peer that sends, or takes, no byte is given up."""
+"""Seconds after which a peer that sends or accepts no byte is given up."""
 BURST: Final = 8 * WRITE_SIZE
-"""Bytes handed to the stream under one deadline: whole frames, and few timers."""
+"""Bytes passed to the stream under one deadline: whole frames, and few timers."""
 
 
 class PieceMemory:
-    """Memory of pieces that were stored, for those that come next: to get as much from the system anew costs more than to fill it."""
+    """Reuses the memory of stored pieces for the next ones: allocating it anew costs more than filling it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._free: list[bytearray] = []
 
     def take(self, size: int) -> bytearray:
-        """So many bytes, of any content."""
+        """A buffer of `size` bytes, with any content."""
         if self._free and len(self._free[-1]) == size:
             return self._free.pop()
         return bytearray(size)
 
     def give(self, piece: bytearray) -> None:
-        """Nobody needs these any more."""
+        """Return a buffer that nobody needs any more."""
         if len(self._free) < self._most:
             self._free.append(piece)
 
 
 class FrameReader:
-    """Frames and raw bytes, in turns, from one stream."""
+    """Reads alternating frames and raw bytes from one stream."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -60,7 +60,7 @@ class FrameReader:
         return BLOB.decode(body)
 
     async def raw(self, data: bytearray) -> None:
-        """Fill all of `data`. Each read may wait `STALL_S`."""
+        """Fill `data` completely. Each read may wait `STALL_S`."""
         count = len(data)
         filled = min(count, len(self._buffer))
         data[:filled] = self._buffer[:filled]

@@ -1,1 +1,1 @@
-"""One file by URL, safely."""
+"""Downloads one file by URL, safely."""

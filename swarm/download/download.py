@@ -1,9 +1,9 @@
-"""Download one file by URL. Each redirect is resolved, checked and connected to by hand, at the very address that was checked.
+"""Download one file by URL. Each redirect is resolved, checked and followed explicitly, to exactly the address that was checked.
 
     await download(url, FOR_OTHERS, sink=file.write, size=model.size)      resume with offset=… and tag=… of the first part
 
-Nothing of this machine is sent along: no cookies, no credentials; only the owner's own URLs go through a proxy. Responses must be
-uncompressed (`identity`), so nothing grows here. The caller checks the hash of what the sink got.
+Nothing about this machine is sent: no cookies, no credentials; only the owner's own URLs go through a proxy. Responses must be uncompressed
+(`identity`), so nothing expands here. The caller checks the hash of the bytes in the sink.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from swarm.download.urls import FileUrl, UrlReach, address_problem, read_url, re
 
 CONNECT_S: Final = 10.0
 HEAD_S: Final = 30.0
-"""Time limit for connecting and the whole head of a response."""
+"""Time limit for connecting and for the whole head of a response."""
 STALL_S: Final = 20.0
 """Longest time without a byte."""
 PACE_S: Final = 60.0
 PACE: Final = 64 * 1024
-"""Bytes that must come in each `PACE_S`: a server that drips is too slow."""
+"""Bytes that must arrive in each `PACE_S`; a slower server is given up."""
 MAX_REDIRECTS: Final = 5
 MAX_ADDRESSES: Final = 4
-"""Addresses of one host that are tried."""
+"""How many addresses of one host are tried."""
 MAX_SIZE: Final = 64 * 1024**3
 BLOCK: Final = 1024**2
 """Bytes passed to the sink at once."""
 
 Sink = Callable[[bytearray], object]
-"""Stores the next bytes, in order. Called in a worker thread; what it raises goes to the caller."""
+"""Stores the next bytes, in order. Called in a worker thread; its exceptions go to the caller."""
 Progress = Callable[[int, int], None]
-"""(bytes so far, bytes in all; 0 where nobody knows)"""
+"""(bytes so far, total bytes; 0 if unknown)"""
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Transport = Callable[[str | None], httpx.AsyncBaseTransport]
-"""A fresh one, through a proxy if it is given."""
+"""Makes a fresh transport, through a proxy if one is given."""
 
 log = structlog.get_logger("sark.urls")
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
-    """The host's addresses by this system. Raises `OSError`."""
+    """The host's addresses, from this system's resolver. Raises `OSError`."""
     entries = await DNS.run(
         socket.getaddrinfo, host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, abandon_on_cancel=True
     )
@@ -63,7 +63,7 @@ async def look_up(host: str, port: int) -> Sequence[str]:
 
 
 def transport(proxy: str | None) -> httpx.AsyncBaseTransport:
-    """The real one. It reads no environment variables but those for CA certificates."""
+    """The real transport. It reads no environment variables except those for CA certificates."""
     return httpx.AsyncHTTPTransport(verify=httpx.create_ssl_context(), trust_env=False, proxy=proxy)
 
 
@@ -72,7 +72,7 @@ def proxy_for(
     proxies: Callable[[], Mapping[str, str]] = getproxies,
     bypass: Callable[[str], object] = proxy_bypass,
 ) -> str | None:
-    """The HTTP proxy that the environment names for a URL."""
+    """The HTTP proxy that the environment names for a URL; None if there is none."""
     named = proxies().get(url.scheme, "")
     proxy = named if "://" in named or not named else f"http://{named}"
     return proxy if proxy.startswith(("http://", "https://")) and not bypass(url.host) else None
@@ -80,7 +80,7 @@ def proxy_for(
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The outside world: name lookup, connections, proxies of the environment. Tests replace it."""
+    """The outside world: name lookup, connections, the environment's proxies. Tests replace it."""
 
     resolve: Resolve = look_up
     transport: Transport = transport
@@ -104,13 +104,13 @@ async def download(
     on_head: Callable[[ResponseHead], object] | None = None,
     edge: Edge = EDGE,
 ) -> ResponseHead:
-    """Read the file at `url` from byte `offset` on, to its end or up to byte `end`, into `sink`.
+    """Read the file at `url` into `sink`, from byte `offset` to the end of the file, or up to byte `end`.
 
-    `tag`: of an earlier `ResponseHead`, so that versions never mix; `size`: of the whole file, where known; `limit`: its largest allowed
-    size; `on_head` gets the head before the first byte, and its exception ends the download.
+    `tag`: from an earlier `ResponseHead`, so that versions never mix; `size`: of the whole file, if known; `limit`: its largest allowed
+    size; `on_head`: gets the head before the first byte, and its exception ends the download.
 
-    Raises `Refused` (a URL or redirect that is not allowed, no such file, too large; `FileChanged` where it is another file) and
-    `Unreachable` where a retry from the present offset may help. The caller sets the time limit of the whole.
+    Raises `Refused` (a URL or redirect that is not allowed, no such file, too large; `FileChanged` if it is a different file) and
+    `Unreachable` if a retry from the current offset may help. The caller limits the total time.
     """
     transfer = _Download(RangeRequest(offset, tag, size, limit, end), sink, progress, on_head, edge, offset)
     target = read_url(url, reach)
@@ -133,7 +133,7 @@ async def download(
 
 @dataclass(slots=True)
 class _Download:
-    """One download, whatever responses it takes."""
+    """One download, however many responses it takes."""
 
     request: RangeRequest
     sink: Sink
@@ -141,12 +141,12 @@ class _Download:
     on_head: Callable[[ResponseHead], object] | None
     edge: Edge
     position: int
-    """Bytes of the file before this one are in the sink."""
+    """Bytes of the file before this position are in the sink."""
 
     # -- connecting --------------------------------------------------------------------------------------------------------
 
     async def resolve(self, url: FileUrl, reach: UrlReach) -> tuple[Sequence[str], str | None]:
-        """The checked addresses to connect to, or the proxy that does it all. Raises as `download`."""
+        """The checked addresses to connect to, or the proxy that connects for us. Raises as `download`."""
         proxy = self.edge.proxy_for(url) if reach.proxies else None
         if proxy is not None:
             return (), proxy
@@ -163,7 +163,7 @@ class _Download:
         if not addresses:
             raise Unreachable(f"{url.host} has no address")
         if not reach.inside:
-            for address in addresses:  # one inside address spoils them all: only an attack mixes them
+            for address in addresses:  # one inside address rejects them all: only an attack mixes them
                 if why := _address_problem(address):
                     raise Refused(f"{url.host} {why}", reason=Reason.NOT_ALLOWED)
         return addresses[:MAX_ADDRESSES], None
@@ -172,7 +172,7 @@ class _Download:
     async def connect(
         self, url: FileUrl, addresses: Sequence[str], proxy: str | None
     ) -> AsyncIterator[httpx.Response]:
-        """The head of the response from the first address that can be connected to; the block may read its body."""
+        """The head of the response from the first address that accepts a connection; the block may read its body."""
         transport = await DISK.run(self.edge.transport, proxy)  # reads the CA certificates
         try:
             response = await self._send(url, addresses or [url.host], transport)
@@ -222,7 +222,7 @@ class _Download:
     async def _store_body(
         self, url: FileUrl, response: httpx.Response, *, skip: int, total: int | None
     ) -> None:
-        """All but the first `skip` bytes, in blocks; never more than announced or allowed."""
+        """Store the body without its first `skip` bytes, in blocks; never more than announced or allowed."""
         request = self.request
         most = min(each for each in (request.limit, total, request.size, request.end) if each is not None)
         block = bytearray()
@@ -259,7 +259,7 @@ class _Download:
                 if len(block) >= BLOCK:
                     await flush()
         except (httpx.HTTPError, Unreachable):
-            await flush()  # these bytes are good: a retry goes on from here
+            await flush()  # these bytes are good: a retry continues from here
             raise
         finally:
             with trio.CancelScope(shield=True):
@@ -305,7 +305,7 @@ def _explain(url: FileUrl, exc: httpx.HTTPError) -> Refused | Unreachable:
 
 
 def _system_error(exc: BaseException) -> str:
-    """The system's own words, such as `Connection refused`, below the libraries' exceptions; empty where there are none."""
+    """The system's error text, such as `Connection refused`, from below the libraries' exceptions; empty if there is none."""
     cause: BaseException | None = exc
     while cause is not None:
         if isinstance(cause, BaseExceptionGroup):
@@ -326,7 +326,7 @@ def _certificate_problem(exc: BaseException | None) -> str:
 
 
 async def _close(response: httpx.Response, body: AsyncIterator[bytes]) -> None:
-    """Close the link, then exhaust what is in memory: an abandoned generator is closed at no certain time."""
+    """Close the link, then read the rest that is in memory: Python closes an abandoned generator at an unpredictable time."""
     await response.aclose()
     with contextlib.suppress(httpx.HTTPError):
         async for _ in body:

@@ -14,11 +14,11 @@ from swarm.download.urls import FileUrl
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 _LENGTH: Final = re.compile(r"[0-9]{1,18}")
 _TAG: Final = re.compile(r'"[!#-~]{1,200}"')
-"""Only strong ones: a weak one may stand for other bytes."""
+"""Only strong tags: a weak one may stand for other bytes."""
 
 
 class FileChanged(Refused):
-    """The URL gives another file than the first part here belongs to, or one of another size."""
+    """The URL now serves a different file than the part already here, or a file of a different size."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what, reason=Reason.WRONG_HASH)
@@ -26,14 +26,14 @@ class FileChanged(Refused):
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """Which bytes of which version of a file."""
+    """The bytes to request, and of which version of a file."""
 
     offset: int
     """The first byte."""
     tag: str
-    """The version of the bytes before it; empty where unknown."""
+    """The version of the bytes before `offset`; empty if unknown."""
     size: int | None
-    """Of the whole file; None where unknown."""
+    """Size of the whole file; None if unknown."""
     limit: int
     """Largest allowed size of the whole file."""
     end: int | None = None
@@ -42,26 +42,26 @@ class RangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """What the server says of the file before the first byte."""
+    """What the server says about the file before the first byte."""
 
     url: FileUrl
     """Where the redirects ended."""
     total: int | None
-    """Bytes of the whole file; None where it does not say."""
+    """Bytes of the whole file; None if the server does not say."""
     tag: str
-    """Strong ETag of this version, to resume with; empty where it has none."""
+    """Strong ETag of this version, used to resume; empty if there is none."""
     begins: int
     """The body's offset in the file: the one requested, or 0."""
     counted: bool
-    """It is framed so that a body cut short shows."""
+    """The framing of the body shows whether it was cut short."""
 
 
 def check_response(
     url: FileUrl, status: int, headers: Mapping[str, str], request: RangeRequest
 ) -> ResponseHead:
-    """The head of the response, if it is the file requested, or its rest. `headers`: names in lower case.
+    """The head of the response, if it is for the requested file or its rest. `headers`: names in lower case.
 
-    Raises `Refused`, `FileChanged`, and `Unreachable` where a retry may help.
+    Raises `Refused`, `FileChanged`, and `Unreachable` if a retry may help.
     """
     _check_status(url, status)
     coding = headers.get("content-encoding", "").strip().lower()
@@ -108,7 +108,7 @@ def _check_status(url: FileUrl, status: int) -> None:
 def _extent(
     url: FileUrl, status: int, headers: Mapping[str, str], request: RangeRequest
 ) -> tuple[int, int | None]:
-    """The body's offset in the file, and the file's size. Raises `Refused` for a response that contradicts itself."""
+    """The body's offset in the file, and the size of the file. Raises `Refused` if the response contradicts itself."""
     length = headers.get("content-length")
     if length is not None and not _LENGTH.fullmatch(length):
         raise Refused(f"{url.shown}: a length that is no number", reason=Reason.BAD_REQUEST)

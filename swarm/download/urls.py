@@ -1,11 +1,11 @@
-"""Which URLs and addresses may be fetched from. Pure checks of text and addresses; `download.py` does the fetching.
+"""Decides which URLs and addresses may be fetched from. Pure checks of text and addresses; `download.py` does the fetching.
 
     text ──▶ read_url ──▶ FileUrl ─▶ addresses of its host ──▶ address_problem ──▶ connect to the very address that was checked
                             ▲                                                          │
                             └──────────────── redirected (each target again) ◀─────────┘
 
-The owner of a device may name any http or https server that the device reaches. Everybody else names https on port 443 of the public
-internet: never what lies behind this device (its loopback, its LAN, a cloud's metadata service).
+The owner of a device may name any http or https server that the device reaches. Everybody else may only name https on port 443 of the
+public internet, never anything behind this device (its loopback, its LAN, a cloud's metadata service).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class UrlReach:
     ports: frozenset[int] | None
     """None: any."""
     inside: bool
-    """Also addresses outside the public internet."""
+    """Addresses outside the public internet are allowed too."""
     proxies: bool
     """Use the proxies that the environment names."""
 
@@ -45,18 +45,18 @@ FOR_OTHERS: Final = UrlReach(frozenset({"https"}), frozenset({443}), inside=Fals
 
 @dataclass(frozen=True, slots=True)
 class FileUrl:
-    """A parsed URL. No library ever parses it again: host, port and target are used one by one."""
+    """A parsed URL. No library parses it again: host, port and target are used separately."""
 
     scheme: str
     host: str
     """In lower case; an IPv6 address without its brackets."""
     port: int
     target: str
-    """Path and query, as they go into the request."""
+    """Path and query, as sent in the request."""
 
     @property
     def authority(self) -> str:
-        """The `Host` header: the port only where it is not the scheme's own."""
+        """The `Host` header; the port is included only if it is not the scheme's default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -67,12 +67,12 @@ class FileUrl:
 
     @property
     def shown(self) -> str:
-        """For people and logs: without the query, which may hold a secret."""
+        """The URL for users and logs: without the query, which may contain a secret."""
         return f"{self.scheme}://{self.authority}{self.target.partition('?')[0]}"
 
     @property
     def address(self) -> Ip | None:
-        """The host, where it is an address."""
+        """The host, if it is an IP address."""
         try:
             return ipaddress.ip_address(self.host)
         except ValueError:
@@ -85,7 +85,7 @@ _URL: Final = re.compile(
 _AUTHORITY: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(?::(?P<port>[1-9][0-9]{0,4}))?")
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""A last label such as this makes many systems read the whole host as an address in another spelling."""
+"""With a last label like this, many systems read the whole host as an IP address in another notation."""
 _TARGET: Final = re.compile(r"[!#-;=?-\[\]_a-z~]*")
 """Printable ASCII without space, quotes, angle brackets, backslash, ^, `, { | }."""
 _HERE: Final = [
@@ -103,7 +103,7 @@ _HERE: Final = [
 
 
 def read_url(text: str, reach: UrlReach) -> FileUrl:
-    """Parse a URL. Raises `Refused` with the reason in one line."""
+    """Parse a URL. Raises `Refused` with a one-line reason."""
     if len(text) > MAX_URL:
         raise _no(f"a URL of {len(text)} characters; at most {MAX_URL} are read")
     if not text.isascii():
@@ -167,7 +167,7 @@ def _name_problem(host: str) -> str:
 
 
 def redirected(url: FileUrl, location: str, reach: UrlReach) -> FileUrl:
-    """The target of a redirect from `url`. Raises `Refused` as `read_url`, and for one from https to http."""
+    """The target of a redirect from `url`. Raises `Refused` as `read_url` does, and for a redirect from https to http."""
     if not location or len(location) > MAX_URL:
         raise _no("a redirect to nowhere")
     try:
@@ -200,7 +200,7 @@ _INSIDE: Final = {
     "a tunnel to an IPv4 address": "2002::/16",
     "link-local": "fe80::/10",
 }
-"""Written out, since `is_global` differs between versions of Python."""
+"""Listed explicitly, since `is_global` differs between versions of Python."""
 _NETWORKS: Final = tuple(
     (ipaddress.ip_network(text), what) for what, texts in _INSIDE.items() for text in texts.split()
 )
@@ -208,7 +208,7 @@ _PUBLIC_V6: Final = ipaddress.ip_network("2000::/3")
 
 
 def address_problem(address: Ip) -> str:
-    """Why this address is outside the public internet, such as `is a private network`; empty where it is inside."""
+    """Why this address is not on the public internet, such as `is a private network`; empty if it is."""
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         return "is link-local"
     for network, what in _NETWORKS:
@@ -229,7 +229,7 @@ _HF: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class HfFile:
-    """A file of a repository at Hugging Face."""
+    """A file of a repository on Hugging Face."""
 
     repo: str
     file: str
@@ -237,7 +237,7 @@ class HfFile:
 
     @property
     def url(self) -> str:
-        """Where a public file can be fetched without their library."""
+        """The URL of a public file, which can be fetched without Hugging Face's library."""
         revision = quote(self.revision, safe="")
         return f"https://{HF_HOST}/{self.repo}/resolve/{revision}/{quote(self.file)}"
 
@@ -257,13 +257,13 @@ def read_hf(text: str) -> HfFile:
 
 
 def scheme_of(text: str) -> str:
-    """`https`, `file`, `hf`, …; empty for a path. Two letters at least: `C:` is a drive."""
+    """`https`, `file`, `hf`, …; empty for a path. At least two letters, since `C:` is a drive."""
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
     return match[1].lower() if match else ""
 
 
 def travelling(text: str) -> str | None:
-    """The URL that goes to workers with a model's hash; None for one that only makes sense on the submitting machine."""
+    """The URL that is sent to workers with a model's hash; None if it only makes sense on the submitting machine."""
     match scheme_of(text):
         case "https" | "http":
             return text
@@ -274,12 +274,12 @@ def travelling(text: str) -> str | None:
 
 
 def without_secrets(text: str) -> str:
-    """A URL as written, for people, less a name and password before @ and the query, which may hold a secret."""
+    """A URL as written, for users, without a name and password before @ and without the query, which may contain a secret."""
     return re.sub(r"(?<=//)[^/?#]*@", "…@", text.partition("#")[0].partition("?")[0])
 
 
 def name_in(text: str) -> str:
-    """The last part of a URL's path, for people."""
+    """The last part of a URL's path, for users."""
     path = text.partition("#")[0].partition("?")[0]
     if scheme_of(text) == "hf":
         path = path.rpartition("@")[0] or path

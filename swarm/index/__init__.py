@@ -1,1 +1,1 @@
-"""Who has what: the DHT of adverts."""
+"""The index: a DHT that says which node has what, by the nodes' adverts."""

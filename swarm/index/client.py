@@ -1,6 +1,6 @@
-"""Calls to other nodes' indexes, and what they show of each peer: silent or not, how fast, a holder or not.
+"""Calls to other nodes' indexes, and what the calls show about each peer: whether it is silent, how fast it is, whether it is a holder.
 
-Lookups, publisher and queries share it, so a silent peer is waited for once, not once by each of them.
+Lookups, the publisher and queries share the client, so a silent peer costs one wait, not one for each of them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ M = TypeVar("M", bound=Message)
 
 GIVE_UP_S: Final = 1.5
 FIRST_S: Final = 3.0
-"""Without a link, to a peer that was not silent: to the other side of the earth seven round trips take two seconds."""
+"""For a peer without a link that was not silent: seven round trips to the other side of the earth take two seconds."""
 SILENT_S: Final = (2.0, 30.0)
-"""How long a peer that did not answer is not asked: first, while it is connected and may only be busy, doubling each time; and at most,
-which holds at once for a peer that is gone."""
+"""How long a silent peer is not asked: the first pause, which doubles each time while the peer is connected and may only be busy; and the
+longest pause, used at once for a peer that is no longer connected."""
 NO_HOLDER_S: Final = 300.0
 """How long a peer that stores no adverts is not asked."""
 HEDGE_S: Final = (0.1, 0.15, 0.5)
-"""Shortest, initial and longest wait before a hedged request; in between, three times the median round trip."""
+"""Shortest, initial and longest wait before a hedged request; the wait is three times the median round trip, within these limits."""
 MAX_LOST: Final = 256
 UNLISTED_S: Final = 300.0
-"""How long a peer that answered, and found no room in the table, is not asked just to get to know it."""
+"""How long a peer that answered but found no room in the table is not contacted merely to get to know it."""
 MAX_UNLISTED: Final = 1_024
 MAX_ADDRESSES: Final = 4
-"""Addresses of one holder, all of them observed or checked."""
+"""Addresses kept for one holder, all observed or checked."""
 
 
 @dataclass
@@ -51,11 +51,11 @@ class IndexClient:
     network: Network
     links: Links
     nursery: trio.Nursery
-    """Hedged calls end in it, when their caller no longer waits."""
+    """Hedged calls finish in it once their caller has stopped waiting."""
     me: Callable[[], Contact | None]
     """Our own contact while we store adverts for others."""
     remote_address: Callable[[PeerId], Address | None]
-    """Where a connected peer is seen, so that others only get its own addresses."""
+    """The address where a connected peer is seen. Others receive only addresses that the peer really uses."""
     answer_own: Callable[[Message], Awaitable[Message]]
     """Answers a call to ourselves."""
     anchors: Callable[[], Sequence[Contact]]
@@ -66,20 +66,20 @@ class IndexClient:
     """Calls made since the start."""
     _silent: dict[PeerId, float] = field(default_factory=dict)
     _pauses: dict[PeerId, float] = field(default_factory=dict)
-    """The last pause of each peer that did not answer."""
+    """The last pause of each silent peer."""
     _gone: set[PeerId] = field(default_factory=set)
-    """Silent peers that were not connected any more: asked again as soon as they are."""
+    """Silent peers that had disconnected: usable again as soon as they reconnect."""
     _round_trips: deque[float] = field(default_factory=lambda: deque(maxlen=31))
     _lost: OrderedDict[PeerId, Contact] = field(default_factory=OrderedDict)
     _unlisted: OrderedDict[PeerId, float] = field(default_factory=OrderedDict)
-    """Peers that are not in the table although they answered, and when they did."""
+    """Peers that answered but are not in the table → when they answered."""
 
     @property
     def own_peer(self) -> PeerId:
         return self.network.peer_id
 
     def usable(self, peer: PeerId) -> bool:
-        """Whether `peer` may be asked: it was not silent lately and stores adverts, or is ourselves."""
+        """Whether `peer` may be asked: it stores adverts and was not silent lately, or is ourselves."""
         until = self._silent.get(peer)
         if until is None:
             return True
@@ -94,27 +94,27 @@ class IndexClient:
         return frozenset(peer for peer in tuple(self._silent) if not self.usable(peer))
 
     def linked(self, peer: PeerId) -> bool:
-        """Whether there is a live link with `peer`, or it is ourselves and we are a holder. No I/O."""
+        """Whether there is a live link with `peer`; for ourselves, whether we are a holder. No I/O."""
         return self.me() is not None if peer == self.own_peer else self.links.peek(peer) is not None
 
     def met(self, peer: PeerId) -> bool:
-        """Whether `peer` is in the table, or answered lately and found no room there."""
+        """Whether `peer` is in the table, or answered lately but found no room there."""
         since = trio.current_time() - self._unlisted.get(peer, -math.inf)
         return since < UNLISTED_S or self.network.table.get(peer) is not None
 
     def lost(self) -> tuple[Contact, ...]:
-        """Holders that fell silent, oldest first, and may be tried again."""
+        """Holders that fell silent and may be retried, oldest first."""
         return tuple(contact for peer, contact in self._lost.items() if self.usable(peer))
 
     def nearest(self, key: bytes, count: int) -> list[Contact]:
-        """Known usable holders nearest to `key`, ourselves left out. No I/O."""
+        """The nearest usable holders to `key` that we know, without ourselves. No I/O."""
         near = self.network.table.closest(key, count + len(self._silent))
         return [contact for contact in near if self.usable(contact.peer)][:count]
 
     async def ask(
         self, contact: Contact, message: Message, expected: type[M], *, max_wait_s: float | None = None
     ) -> M:
-        """One call. Raises `Unreachable` (silent, broken or talking nonsense) or `errors.Refused`."""
+        """Make one call. Raises `Unreachable` (no answer, a broken link or an invalid answer) or `errors.Refused`."""
         if contact.peer == self.own_peer:
             answer = await self.answer_own(message)
             assert isinstance(answer, expected)
@@ -129,7 +129,7 @@ class IndexClient:
                 answer = await self.links.call(
                     contact.peer, contact.addresses, message, max_wait_s=max_wait_s
                 )
-        except Overloaded as exc:  # it is there: others are asked, and it is not forgotten
+        except Overloaded as exc:  # the peer is there: ask others, but do not forget it
             raise Refused(exc.what, reason=Reason.OVERLOADED, retry_after_s=exc.retry_after_s) from exc
         except (Unreachable, RemoteProtocolError, trio.TooSlowError) as exc:
             await self._failed(contact)
@@ -148,14 +148,14 @@ class IndexClient:
             raise Unreachable(
                 f"{contact.peer} answered {type(message).__name__} with {type(answer).__name__}"
             )
-        if getattr(answer, "client", None):  # of a `FoundPeers`
+        if getattr(answer, "client", None):  # only `FoundPeers` has it
             self._no_holder(contact.peer)
         else:
             self._answered(contact, trio.current_time() - began if warm else None)
         return answer
 
     async def check(self, contact: Contact) -> None:
-        """Ask a holder whether it is still there: one that is not is forgotten."""
+        """Ask a holder whether it is still there, and forget it if not."""
         with contextlib.suppress(Unreachable, Refused):
             await self.ask(
                 contact,
@@ -166,7 +166,7 @@ class IndexClient:
     async def ask_all(
         self, contacts: Iterable[Contact], message: Message, expected: type[M], max_wait_s: float = GIVE_UP_S
     ) -> list[M]:
-        """A call to each at once; returns the replies that came in time."""
+        """Call all contacts at once; return the replies that came in time."""
         replies: list[M] = []
 
         async def one(contact: Contact) -> None:
@@ -186,8 +186,7 @@ class IndexClient:
         message: Message,
         expected: type[M],
     ) -> None:
-        """`ask`, with the reply (None: it failed) sent to a channel that may have no reader by then: a silent peer is recorded in any
-        case."""
+        """Run `ask` and send the reply (None: it failed) to a channel that may have no reader by then; silence is recorded anyway."""
         answer: M | None = None
         with contextlib.suppress(Unreachable, Refused):
             answer = await self.ask(contact, message, expected)
@@ -203,11 +202,11 @@ class IndexClient:
         *,
         grace_s: float = 0.0,
     ) -> tuple[list[tuple[Contact, M]], list[Contact]]:
-        """Ask `need` of `contacts`, with a hedged request for each that fails or is slow, until `need` have answered. Those that
-        were silent when they were last asked come last.
+        """Ask `need` of `contacts`, with a hedged request for each that fails or is slow, until `need` have answered. Peers that were
+        silent when last asked come last.
 
-        Returns the answers and the peers that failed. Ends early when only slow peers are left and there is any answer; slow ones get
-        `grace_s` more: else liars, which answer at once, would end it before a first connection is up.
+        Returns the answers and the peers that failed. Ends early when some peer has answered and only slow peers are left, which get
+        another `grace_s`. Without the grace, liars, which answer at once, would end the race before the first new connection is up.
         """
         send, receive = trio.open_memory_channel[tuple[Contact, M | None]](math.inf)
         answers: list[tuple[Contact, M]] = []
@@ -239,13 +238,13 @@ class IndexClient:
         return answers, failed
 
     def with_observed_addresses(self, contact: Contact) -> Contact:
-        """The contact with only the addresses at which the peer is seen now: none while it comes through a gate."""
+        """The contact with only the addresses at which the peer is seen now: none while the peer comes through a gate."""
         observed = self.remote_address(contact.peer)
         addresses = observed_addresses(contact.addresses, observed) if observed else ()
         return Contact(contact.peer, addresses, contact.holder)
 
     def learn(self, contact: Contact) -> None:
-        """A holder that answers at these addresses: from now on others get its contact."""
+        """Record a holder that answers at these addresses: from now on others are given its contact."""
         if not (contact.holder and contact.addresses):
             return
         contact_before = self.network.table.get(contact.peer)
@@ -271,7 +270,7 @@ class IndexClient:
             self.hedge_s = min(max(3 * statistics.median(self._round_trips), least), longest)
 
     def _no_holder(self, peer: PeerId) -> None:
-        """Do not ask it for a while; perhaps it was a holder and can no longer be dialled."""
+        """Do not ask a peer for a while that is not a holder; it may have been one that can no longer be dialled."""
         self._silent[peer] = trio.current_time() + NO_HOLDER_S
         self._lost.pop(peer, None)
         self.network.table.forget(peer)
@@ -280,7 +279,7 @@ class IndexClient:
         first, longest = SILENT_S
         pause = self._pauses.get(contact.peer, first / 2)
         if self._silent.get(contact.peer, -math.inf) <= trio.current_time():
-            pause = min(2 * pause, longest)  # once, however many calls waited in the same silence
+            pause = min(2 * pause, longest)  # once for one silence, however many calls were waiting
         if self.network.path(contact.peer) is None:
             self._gone.add(contact.peer)
             pause = longest
@@ -290,7 +289,7 @@ class IndexClient:
         self._unlisted.pop(contact.peer, None)
         self._silent[contact.peer] = trio.current_time() + pause
         if contact.holder and (self.network.table.get(contact.peer) or contact.peer in self._lost):
-            # a peer that was only named, and never answered, is not searched for
+            # a peer that was only named, and never answered, is not retried
             self._lost[contact.peer] = contact
             self._lost.move_to_end(contact.peer)
             if len(self._lost) > MAX_LOST:
@@ -300,7 +299,7 @@ class IndexClient:
 
 
 def contact_infos(contacts: list[Contact]) -> tuple[index_messages.ContactInfo, ...]:
-    """Contacts in the form of messages."""
+    """Contacts in their wire form."""
     return tuple(
         index_messages.ContactInfo(peer=contact.peer, addresses=contact.addresses[:8])
         for contact in contacts[: index_messages.MAX_CONTACTS]
@@ -309,7 +308,7 @@ def contact_infos(contacts: list[Contact]) -> tuple[index_messages.ContactInfo, 
 
 
 def fingerprints(peers: list[PeerId]) -> bytes:
-    """Short fingerprints of the holders one knows, for `have` in a `StoreItem` or `QueryShard`."""
+    """Short fingerprints of known holders, for `have` in a `StoreItem` or `QueryShard`."""
     return b"".join(
         routing_key(peer)[: index_messages.HAVE_BYTES] for peer in peers[: index_messages.MAX_CONTACTS]
     )

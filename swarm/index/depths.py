@@ -1,4 +1,4 @@
-"""How deep the shards of an attribute lie, by how many adverts there are. Pure."""
+"""The depth of an attribute's shards, from the number of adverts. Pure."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from typing import Final
 from protocol.values.index_keys import MAX_SHARD_DEPTH
 
 MOST_DEVICES: Final = 4
-"""Devices believed for each holder of the network, at most: a liar leads no deeper than to where the shards of that many devices would
-lie."""
+"""Most devices believed for each holder of the network: a liar leads no deeper than the shards of that many devices."""
 AGREE: Final = 5
-"""Of eight holders, this many must agree before a node relies on their statement; more than half where there are fewer."""
+"""Of eight holders, this many must agree before a node relies on their statement; with fewer holders, more than half."""
 EMPTY: Final = 0.3
-"""A shard below one that is split has half as many adverts as its limit, or more: one with so small a share lies too deep, or is new."""
+"""A shard below a split one usually has at least half of its limit of adverts; one with a smaller share than this is too deep, or new."""
 SURE: Final = 0.6
-"""Where the shards one level up would have less than twice this share of their limit, some of them are not split."""
+"""If the shards one level up would have less than twice this share of their limit, some of them are not split."""
 
 
 def depth_of(devices: float, soft: int) -> int:
-    """The depth of the shards of an attribute that `devices` devices have; a shard is split above `soft` adverts."""
+    """The depth of the shards of an attribute that `devices` devices have. A shard with more than `soft` adverts is split."""
     return min(math.ceil(math.log2(devices / soft)), MAX_SHARD_DEPTH) if devices > soft else 0
 
 
 def sure_depth(devices: float, soft: int) -> int:
-    """The same, or one level less where some of the shards one level up may not be split: `devices` is an estimate."""
+    """Like `depth_of`, but one level less where some shards one level up may not be split, since `devices` is an estimate."""
     levels = depth_of(devices, soft)
     return levels - 1 if levels and devices / 2**levels < SURE * soft else levels
 
 
 def depth_below(depth: int, adverts: float, soft: int, holders: float) -> int:
-    """How deep the shards lie that hold the adverts below a split shard at `depth`, or one level less where that is not sure: at least one
-    level below it. `holders`: in the network."""
+    """The depth of the shards that hold the adverts below a split shard at `depth`, one level less if unsure, but always below `depth`.
+    `holders`: their number in the network."""
     deepest = depth_of(holders * MOST_DEVICES, soft)
     return min(max(depth + 1, min(depth + sure_depth(adverts, soft), deepest)), MAX_SHARD_DEPTH)

@@ -1,4 +1,4 @@
-"""The index as the roles use it: publish one's own advert, query devices, and store adverts for others.
+"""The index as the roles use it: publish the node's own advert, query devices, and store adverts for others.
 
     index = Index(network, rng=random.Random(), incarnation=3)
     await nursery.start(index.run)
@@ -6,8 +6,8 @@
     result = await index.query(requirement, want=16)
     await index.withdraw()                               # on leaving
 
-Every node that can be dialled is a holder, for as long as it can; the others are clients. `shard_store` is the store, `lookup` finds
-holders, `publisher` and `query` use them.
+Every node that can be dialled is a holder while that lasts; all others are clients. `shard_store` stores the adverts, `lookup` finds
+holders, and `publisher` and `query` use them.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from swarm.net.network import Network
 
 EXPIRE_S: Final = 60.0
 LOOK_AROUND_S: Final = (2.0, 600.0)
-"""Between two lookups of a holder, of its neighbours and of a random point by turns: after the start, and at most."""
+"""Between two lookups of a holder, which alternate between its own neighbours and a random point: after the start, and at most."""
 SEEK_LOST_S: Final = 10.0
 """Between two retries of silent holders."""
 LOST_AT_ONCE: Final = 4
 CHECK_S: Final = 120.0
-"""Between two checks of holders in the routing table that have not answered for `UNHEARD_S`."""
+"""Between two checks of holders in the routing table that have been quiet for `UNHEARD_S`."""
 CHECKED_AT_ONCE: Final = 8
 UNHEARD_S: Final = 1_800.0
 MAX_LINKS: Final = 512
@@ -73,17 +73,17 @@ class Index:
     """Adverts in a shard before it splits."""
     refresh_s: float = REFRESH_S
     remote_address: Callable[[PeerId], Address | None] | None = None
-    """Where a connected peer is seen; None: as the network says."""
+    """The address where a connected peer is seen; None: ask the network."""
     admit: Admit = lambda peer: None
     """Whose adverts are stored here."""
     reach: Reached | None = None
     """Whether and where this node can be dialled; without it, every node with an address can."""
     wall: Callable[[], float] = trio.current_time
-    """A clock that advances while the machine sleeps."""
+    """A clock that keeps running while the machine sleeps."""
     exempt: Callable[[PeerId], bool] = lambda peer: False
-    """Whom the owner knows: no network quota holds for them."""
+    """Whether the owner knows a peer: no network quota applies to it."""
     anchors: Callable[[], Sequence[Contact]] = tuple
-    """Holders that the owner chose, its gates: used besides those near a key, so that liars there cannot hide anybody."""
+    """Holders that the owner chose, its gates: used in addition to those near a key, so that liars there cannot hide a device."""
     _advert: Advert | None = None
     _campaigns: tuple[str, ...] = ()
 
@@ -92,7 +92,7 @@ class Index:
         self.holder = ShardStore(soft=self.soft)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve, refresh and repair for ever."""
+        """Serve, refresh and repair until cancelled."""
         network = self.network
         async with trio.open_nursery() as nursery:
             client = IndexClient(
@@ -131,10 +131,10 @@ class Index:
     # -- publishing ------------------------------------------------------------------------------------------------------
 
     async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int:
-        """Sign and publish `advert`, and refresh it from then on. Returns the number of holders of its least held attribute.
+        """Sign and publish `advert`, and keep refreshing it. Returns the number of holders of its least held attribute.
 
-        Fills in `peer` and `seq`, and `addresses` where they are empty. `campaigns`: ids of campaigns of which this node holds
-        leases. Raises `LocalProtocolError` when the advert is too large.
+        Fills in `peer` and `seq`, and `addresses` if they are empty. `campaigns`: ids of the campaigns whose leases this node holds. Raises
+        `LocalProtocolError` if the advert is too large.
         """
         mine = advert.model_copy(
             update={
@@ -189,7 +189,7 @@ class Index:
     # -- finding ---------------------------------------------------------------------------------------------------------
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
-        """About `want` devices that meet all clauses, if there are so many."""
+        """About `want` devices that meet all clauses, if that many exist."""
         return await self._query.query(requirement, want)
 
     async def everybody(self, limit: int = 256) -> QueryResult:
@@ -201,20 +201,20 @@ class Index:
         return await self._query.under(campaign_attribute(campaign), limit)
 
     async def model(self, sha256: str, limit: int = 32) -> QueryResult:
-        """Devices that have a model, by their adverts."""
+        """Devices whose adverts list a model."""
         has_model = Clause(attribute="models", op=Op.HAS, value=sha256)
         return await self._query.query(Requirement(clauses=(has_model,)), limit)
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
-        """Devices to explain by, clause by clause, why nothing matches: all, or those that meet the clause that fewest meet."""
+        """Devices that show, clause by clause, why nothing matches: all devices, or those that meet the most restrictive clause."""
         return await self._query.survey(requirement, limit)
 
     def hearsay(self, peer: PeerId) -> bool:
-        """Whether only nodes that the owner did not choose say that this device is there."""
+        """Whether this device is known only from nodes that the owner did not choose."""
         return self._query.hearsay(peer)
 
     async def nearest(self, key: bytes) -> list[Contact]:
-        """Up to eight holders nearest to a 32-byte key that just answered, ourselves among them if we are one."""
+        """Up to eight holders nearest to a 32-byte key that just answered; may include ourselves."""
         return await self._lookups.find(key)
 
     # -- holding ---------------------------------------------------------------------------------------------------------
@@ -226,11 +226,11 @@ class Index:
 
     @property
     def holding(self) -> bool:
-        """Whether this node stores adverts for others: it is configured to, and can be dialled."""
+        """Whether this node stores adverts for others: it is configured as a holder, and can be dialled."""
         return self.serve and (self.reach is None or self.reach.holder) and bool(self.network.addresses)
 
     def introduce(self, contact: Contact) -> None:
-        """Check a node that somebody named as a holder: it counts as one once it has answered. A few at a time; more are ignored."""
+        """Check a node that somebody named as a holder. It counts as one once it has answered. Excess introductions are ignored."""
         self._server.introduce(contact)
 
     def _addresses(self) -> tuple[Address, ...]:
@@ -246,7 +246,7 @@ class Index:
             self._client.unusable()  # forgets who may be asked again
 
     async def _look_around(self) -> None:
-        """Ask the neighbours of a holder, which tells them our contact, and those of a random point by turns."""
+        """For a holder: alternately look up its own neighbours, which thereby learn our contact, and those of a random point."""
         pause, most = LOOK_AROUND_S
         neighbours = True
         while True:
@@ -259,14 +259,14 @@ class Index:
             neighbours = not neighbours
 
     async def _check_table(self) -> None:
-        """Ask holders that have not answered for long, a few at a time: those that are gone make room for others."""
+        """Check a few holders at a time that have long been quiet. Those that are gone make room for others."""
         while True:
             await trio.sleep(CHECK_S * self.rng.uniform(0.8, 1.2))
             for contact in self.network.table.oldest(trio.current_time() - UNHEARD_S, CHECKED_AT_ONCE):
                 await self._client.check(contact)
 
     async def _seek_lost(self) -> None:
-        """Retry silent holders, one at a time; when one is back, others behind it may be too."""
+        """Retry silent holders, one at a time. When one is back, others behind it may be too."""
         while True:
             await trio.sleep(SEEK_LOST_S * self.rng.uniform(0.8, 1.2))
             for contact in self._client.lost()[:LOST_AT_ONCE]:

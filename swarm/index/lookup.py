@@ -1,8 +1,8 @@
 """Finds the holders of a key by an iterative, hedged lookup that converges before anything is read or stored.
 
-The nearest known peers are asked for nearer ones until the nearest have all answered. A reader asks eight at a time and waits for the
-sixteen nearest. A publisher asks one at a time and waits for the four nearest, of which those in reach count as answered. While a peer is
-slower than the hedging delay another is asked; one that is silent for 1.5 s, or for 3 s at a first connection, is not asked for a while.
+The lookup asks the nearest known peers for nearer ones until the nearest have all answered. A reader asks eight at a time and waits for the
+sixteen nearest. A publisher asks one at a time and waits for the four nearest; peers within reach count as answered. While a peer is slower
+than the hedging delay, the lookup asks another. A peer that is silent for 1.5 s, or 3 s on a first connection, is not asked for a while.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from swarm.net.network import read_contacts
 ALPHA: Final = 8
 OUTER: Final = 16
 FARTHER: Final = 4
-"""Of the `OUTER` contacts behind the nearest, this many are asked in any case: liars around a key would name only one another."""
+"""How many of the `OUTER` contacts behind the nearest are always asked: liars around a key would name only one another."""
 NARROW: Final = 4
-"""How many of the nearest a publisher's lookup asks, unless they are in reach."""
+"""How many of the nearest contacts a publisher's lookup asks, unless they are within reach."""
 NARROW_ALPHA: Final = 1
-"""Contacts that a publisher's lookup asks at once: each answer names nearer ones, so that farther ones need not be asked."""
+"""Contacts that a publisher's lookup asks at once: each answer names nearer ones, which saves calls to farther ones."""
 NARROW_FARTHER: Final = 2
-"""Of the contacts behind the nearest: where others may be hidden, its lookup is repeated as a reader's."""
+"""As `FARTHER`, for a publisher. Where nodes may be hidden, its lookup is repeated as a reader's."""
 FEW: Final = 4
-"""A lookup that has fewer answers waits for slow peers too."""
+"""A lookup with fewer answers than this also waits for slow peers."""
 SETTLE_S: Final = 5.0
-"""A set this young is not looked up again when somebody names other holders."""
+"""A set younger than this is not looked up again when somebody names other holders."""
 
 
 class _State(StrEnum):
@@ -55,7 +55,7 @@ class _Candidate:
     state: _State = _State.NEW
     asked_at: float = math.inf
     first: bool = False
-    """It is asked, however far it is."""
+    """Ask it however far away it is."""
 
 
 @dataclass
@@ -64,9 +64,9 @@ class _Shortlist:
 
     key: bytes
     width: int | None = None
-    """How many of the nearest nodes have to answer; None: this depends on the size of the swarm."""
+    """How many of the nearest nodes have to answer; None: decide by the size of the swarm."""
     reach: int = 0
-    """Whoever is nearer is not asked, as if it had answered."""
+    """Peers nearer than this distance are not asked, and count as answered."""
     candidates: dict[PeerId, _Candidate] = field(default_factory=dict)
     """Nearest first."""
 
@@ -78,7 +78,7 @@ class _Shortlist:
             self.candidates = dict(sorted(self.candidates.items(), key=lambda item: item[1].distance))
 
     def next(self, now: float) -> Contact | None:
-        """The nearest peer to ask now, which counts as asked from then on."""
+        """The nearest peer to ask now. It counts as asked from then on."""
         for candidate in self._near():
             if candidate.state is _State.NEW:
                 candidate.state, candidate.asked_at = _State.ASKED, now
@@ -86,18 +86,18 @@ class _Shortlist:
         return None
 
     def hedge(self, now: float, after_s: float) -> None:
-        """Mark peers that were asked at least `after_s` seconds ago as slow: they no longer block other peers."""
+        """Mark peers asked at least `after_s` seconds ago as slow: the lookup stops waiting for them."""
         for candidate in self.candidates.values():
             if candidate.state is _State.ASKED and candidate.asked_at + after_s <= now:
                 candidate.state = _State.SLOW
 
     @property
     def waiting(self) -> list[float]:
-        """When the peers were asked that may still answer in time."""
+        """When each peer was asked that may still answer in time."""
         return [c.asked_at for c in self.candidates.values() if c.state is _State.ASKED]
 
     def in_time(self, now: float, after_s: float) -> int:
-        """Peers that were asked less than `after_s` seconds ago, and may still answer."""
+        """How many peers were asked less than `after_s` seconds ago and may still answer."""
         return sum(at + after_s > now for at in self.waiting)
 
     @property
@@ -107,9 +107,9 @@ class _Shortlist:
 
     @property
     def done(self) -> bool:
-        """The nearest have all answered, except failed and slow ones; where few have, slow ones are waited for.
+        """Whether the nearest have all answered, except failed and slow ones. If few have, slow ones are waited for.
 
-        A first connection is slower than any hedging delay: a newcomer would otherwise settle for its bootstrap peer alone.
+        A first connection is slower than any hedging delay; otherwise a newcomer would settle for its bootstrap peer alone.
         """
         near = [c for c in self._near() if c.state is not _State.SLOW]
         enough = len(near) >= FEW or not self.slow
@@ -120,12 +120,12 @@ class _Shortlist:
         return [c.contact for c in self.candidates.values() if c.state is _State.ANSWERED][:count]
 
     def nearest(self) -> list[Contact]:
-        """The nearest peers that answered, as far as nobody in between has still to answer."""
+        """The nearest peers that answered, up to the first that has not answered yet."""
         there = (c for c in self.candidates.values() if c.state is not _State.FAILED)
         return [c.contact for c in itertools.takewhile(lambda c: c.state is _State.ANSWERED, there)]
 
     def resumed(self) -> _Shortlist:
-        """The same lookup, to be continued without the contacts far from the key. Contacts that answered or failed are not asked again."""
+        """This lookup without the contacts far from the key, to be continued. Contacts that answered or failed are not asked again."""
         ended = (_State.ANSWERED, _State.FAILED)
         near = dict(itertools.islice(self.candidates.items(), 2 * NEAR))
         again = {
@@ -149,13 +149,13 @@ class _Shortlist:
 
 @dataclass(slots=True)
 class HolderSet:
-    """The holders of a key by the last lookup."""
+    """The holders of a key that the last lookup found."""
 
     contacts: list[Contact]
     found_at: float
     stale: bool = False
     hurried: _Shortlist | None = None
-    """The lookup, if it did not wait for slow peers: that alone makes the others look far apart. It can be resumed."""
+    """The lookup, if it did not wait for slow peers, which alone makes the rest look far apart. It can be resumed."""
 
 
 @dataclass
@@ -171,15 +171,15 @@ class Lookups:
         self.sweeps = Sweeps(self.client, self.rng, self._find)
 
     async def find(self, key: bytes, *, count: int = HOLDERS, patient: bool = False) -> list[Contact]:
-        """Up to `count` peers nearest to `key` that just answered, nearest first, ourselves among them.
+        """Up to `count` peers nearest to `key` that just answered, nearest first; may include ourselves.
 
-        `patient`: wait for slow peers until they fail, as publishers do. Readers do not.
+        `patient`: wait for slow peers until they fail, as publishers do and readers do not.
         """
         return (await self._find(key, patient)).answered(count)
 
     async def locate(self, key: bytes, *, thorough: bool = False) -> list[Contact]:
-        """Peers near `key` for a publisher, nearest first, ourselves among them. Those in reach have not been asked: their replies to the
-        advert tell as much. `thorough`: the nearest sixteen are asked."""
+        """Peers near `key` for a publisher, nearest first; may include ourselves. Peers within reach have not been asked, since their
+        replies to the advert tell as much. `thorough`: ask the nearest sixteen."""
         reach = self.sweeps.reach
         if thorough or not reach:
             return await self.find(key, count=NEAR, patient=True)
@@ -236,7 +236,7 @@ class Lookups:
         return shortlist
 
     async def holders(self, key: bytes) -> HolderSet:
-        """The holders of `key`, cached while fresh. Readers of one key share a lookup."""
+        """The holders of `key`, cached while fresh. Concurrent readers of a key share one lookup."""
         while True:
             stored = self._sets.get(key)
             if stored is not None and trio.current_time() - stored.found_at < FRESH_S and not stored.stale:
@@ -249,7 +249,7 @@ class Lookups:
         try:
             shortlist = await self._find(key, patient=False)
             contacts = self._with_region(key, shortlist.answered(NEAR))
-            # by the next time slow ones have answered, or are recorded as silent
+            # by the next lookup, slow peers have answered or are recorded as silent
             stale = not contacts or (len(contacts) < HOLDERS and shortlist.slow)
             hurried = shortlist.resumed() if shortlist.slow else None
             holder_set = HolderSet(contacts, trio.current_time(), stale, hurried)
@@ -266,7 +266,7 @@ class Lookups:
         return [*nearest, *(each for each in self.sweeps.region(key) if each.peer not in peers)]
 
     async def widen(self, key: bytes) -> bool:
-        """Where those nearest to `key` are suspect and have too little, learn its region; whether that gave further holders."""
+        """Learn the region of `key` if the nodes nearest to it are suspect and have too little. Returns whether that found more holders."""
         stored = self._sets.get(key)
         if stored is None:
             return False
@@ -280,15 +280,15 @@ class Lookups:
         return any(contact.peer not in before for contact in stored.contacts)
 
     def failed(self, key: bytes, peer: PeerId) -> None:
-        """A holder did not answer: the next reader of `key` looks again."""
+        """Record that a holder did not answer: the next reader of `key` repeats the lookup."""
         stored = self._sets.get(key)
         if stored is not None:
             stored.contacts = [contact for contact in stored.contacts if contact.peer != peer]
             stored.stale = True
 
     def named(self, key: bytes, closer: tuple[index_messages.ContactInfo, ...], *, add: bool = False) -> bool:
-        """A holder names others for `key`: the next reader looks again, unless that has just been done. `add`: where the lookup did not
-        wait for slow ones, those that are nearer are added at once; returns whether there were any.
+        """Record that a holder named others for `key`: the next reader repeats the lookup, unless the set is new. `add`: if the lookup did
+        not wait for slow peers, add the nearer ones at once; returns whether there were any.
         """
         stored = self._sets.get(key)
         if stored is None:
@@ -313,5 +313,5 @@ class Lookups:
 
 
 def sender_of(me: Contact | None) -> index_messages.ContactInfo | None:
-    """Our contact in a `FindPeers`: only a holder sends it."""
+    """Our contact for a `FindPeers`; only a holder sends it."""
     return index_messages.ContactInfo(peer=me.peer, addresses=me.addresses[:8]) if me is not None else None

@@ -1,8 +1,8 @@
-"""Keeps this node's advert with the holders of each of its attributes: one shard each, one message for each holder. Attributes that are
-covered (`covered.py`) are left out.
+"""Keeps this node's advert with the holders of each of its attributes: one shard for each attribute, one message to each holder. Covered
+attributes (`covered.py`) are left out.
 
-A cycle stores one version of the advert, or refreshes it. Rounds of messages go to the holders that have not answered in this cycle:
-closer ones named in replies, the next ones after a failure, those of a deeper shard after a split.
+A cycle stores one version of the advert, or refreshes it. It sends rounds of messages to the holders that have not answered in this cycle:
+closer ones named in replies, the next ones after a failure, and those of a deeper shard after a split.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from swarm.net.network import read_contacts
 REFRESH_S: Final = 450.0
 REFRESH_JITTER: Final = 0.1
 CHECK_S: Final = (1.0, 5.0)
-"""Between two checks, without messages, whether holders were lost or came: at first, and later."""
+"""Between two checks for lost or new holders, which send no messages: at first, and later."""
 LOOK_S: Final = (2.0, 300.0)
 """Between two searches for more holders while there are fewer than eight: at first, and at most."""
 SWEEP_S: Final = 1_800.0
-"""How old the sweep of a suspect region may be."""
+"""Maximum age of the sweep of a suspect region."""
 SWEEP_PAUSE_S: Final = 2.0
 BARRED_S: Final = 20.0
-"""How long a gate may refuse this node before that is worth a warning: a ticket is shown meanwhile."""
+"""How long a gate may refuse this node before a warning: the node may still be showing its ticket."""
 MAX_ROUNDS: Final = 8
 KNOWN: Final = 2 * NEAR
-"""Nodes near a key that a publisher remembers, besides those that replied: a peer that names many nodes pushes none of these out."""
+"""Nodes near a key that a publisher remembers, in addition to those that replied, which no peer can push out by naming many nodes."""
 MAX_ANCHORS: Final = 4
 CHECKS: Final = 2 * HOLDERS
-"""How many of those who publish below a split shard tell its holders so in each cycle."""
+"""About how many of the publishers below a split shard tell its holders about the split in each cycle."""
 LEAVE_S: Final = 1.0
 SLEPT_S: Final = 5.0
-"""The wall clock advanced by so much more than the monotonic one: the machine slept, or its clock was set."""
+"""If the wall clock advanced by this much more than the monotonic one, the machine slept or its clock was set."""
 
 log = structlog.get_logger("sark.index")
 
@@ -72,23 +72,23 @@ class _Shard:
     near: list[Contact] = field(default_factory=list)
     """The known nodes nearest to the key, in order."""
     wanted: set[PeerId] = field(default_factory=set)
-    """The known nodes that should have the advert."""
+    """The known nodes that should store the advert."""
     look: bool = True
     """The holders have to be looked up."""
     thin: bool = False
-    """So few nodes are known near the key that others may be hidden: they were looked up thoroughly."""
+    """So few nodes are known near the key that others may be hidden: the lookup was thorough."""
     counts: dict[PeerId, int] = field(default_factory=dict)
-    """Holder → adverts in it, by its last reply."""
+    """Holder → adverts in the shard, from its last reply."""
     below: dict[PeerId, int] = field(default_factory=dict)
-    """Holder → about how many adverts lie below, where it is split."""
+    """Holder → about how many adverts lie below the shard, if it is split."""
     split_depth: int = -1
     """Depth of the deepest shard above this one that is known to be split."""
     having: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
     """For the shard of everybody: holder → how many adverts in the shard have each of our attributes."""
     covered: bool = False
-    """Readers find us in the shard of everybody: nothing is stored here any more."""
+    """Readers find us in the shard of everybody: nothing new is stored here."""
     kept_until: float = 0.0
-    """When what was stored here before it was covered has expired: until then its holders get newer versions, and the tombstone."""
+    """When adverts stored before the attribute was covered expire. Until then their holders get newer versions, and the tombstone."""
 
     @property
     def count(self) -> int:
@@ -122,26 +122,26 @@ class Publisher:
     rng: random.Random
     refresh_s: float
     wall: Callable[[], float]
-    """A clock that advances while this machine sleeps and its adverts expire elsewhere."""
+    """A clock that keeps running while this machine sleeps and its adverts expire elsewhere."""
     soft: int = SOFT_LIMIT
     """Adverts in a shard before it splits."""
     _signed: SignedAdvert | None = None
     _shards: dict[str, _Shard] = field(default_factory=dict)
     _former: dict[PeerId, Contact] = field(default_factory=dict)
-    """Holders of attributes no longer published: they get the new advert once, so that they drop the old one."""
+    """Holders of attributes no longer published. They get the new advert once, so that they drop the old one."""
     _cycle: int = 0
     _refresh_at: float = 0.0
     _look_at: float = 0.0
     _look_pause: float = LOOK_S[0]
     _seen: tuple[object, ...] | None = None
-    """What the holders follow from, as of the last update that found nothing to do."""
+    """The inputs that determine the holders, as of the last update that found nothing to do."""
     _barred: dict[PeerId, float] = field(default_factory=dict)
-    """Gates that refuse this node, and since when; infinity: that was logged."""
+    """Gate that refuses this node → since when; infinity: already logged."""
     _moved: trio.Event = field(default_factory=trio.Event)
-    """Set when it may have changed which regions are suspect."""
+    """Set when the set of suspect regions may have changed."""
     _busy: trio.Lock = field(default_factory=trio.Lock)
 
-    # -- what the index calls --------------------------------------------------------------------------------------------
+    # -- called by the index ---------------------------------------------------------------------------------------------
 
     async def publish(self, signed: SignedAdvert, pool: str, attributes: Sequence[str]) -> None:
         """Publish a new advert to its holders now."""
@@ -161,7 +161,7 @@ class Publisher:
         await self.refresh()
 
     async def refresh(self, *, look: bool = False) -> None:
-        """Refresh the advert at every holder. `look`: search for more where there are fewer than eight."""
+        """Refresh the advert at every holder. `look`: search for more holders where there are fewer than eight."""
         async with self._busy:
             self._cycle += 1
             jitter = self.rng.uniform(1 - REFRESH_JITTER, 1 + REFRESH_JITTER)
@@ -176,7 +176,7 @@ class Publisher:
             await self._store_all()
 
     async def run(self) -> None:
-        """Refresh and repair for ever."""
+        """Refresh and repair until cancelled."""
         pause, most = CHECK_S
         ahead = self.wall() - trio.current_time()
         while True:
@@ -195,13 +195,13 @@ class Publisher:
                     await self._store_all()
 
     async def learn_regions(self) -> None:
-        """Sweep the regions of our shards where nodes are suspect, one after the other, for ever: `run` stores the advert at
-        nodes that are new there. While none is suspect it waits until something changes."""
+        """Sweep, one by one and until cancelled, the regions of our shards where nodes are suspect; `run` stores the advert at new nodes
+        there. While no region is suspect, wait for a change."""
         while True:
             await self._moved.wait()
             self._moved = trio.Event()
             await trio.sleep(SWEEP_PAUSE_S * self.rng.uniform(0.8, 1.2))
-            async with self._busy:  # who is near a key shows while the advert is stored
+            async with self._busy:  # storing the advert shows who is near a key
                 pass
             for shard in self._published:
                 near = shard.near
@@ -213,7 +213,7 @@ class Publisher:
     async def withdraw(self, tombstone: SignedAdvert) -> int:
         """Store a tombstone at every holder, within a second; returns how many replied.
 
-        A refresh under way gets a moment to end; the tombstone's sequence number is higher in any case.
+        A refresh under way gets a moment to end. Either way, the tombstone has the higher sequence number.
         """
         contacts = {peer: c for shard in self._shards.values() for peer, c in shard.holders.items()}
         with trio.move_on_after(LEAVE_S / 2):
@@ -227,26 +227,26 @@ class Publisher:
         return min((len(shard.stored_by()) for shard in self._published), default=0)
 
     def depth(self, attribute: str) -> int:
-        """How deep our shard of `attribute` lies."""
+        """The depth of our shard of `attribute`."""
         return self._shards[attribute].depth
 
     @property
     def _published(self) -> list[_Shard]:
-        """The shards in which the advert has to lie."""
+        """The shards in which the advert has to be stored."""
         return [shard for shard in self._shards.values() if not shard.covered]
 
     # -- one cycle -------------------------------------------------------------------------------------------------------
 
     def _place_everybody(self) -> None:
-        """A part of the shard of everybody to begin with: where it lies if as many publish as there are nodes. Who has come too deep finds
-        it nearly empty, and goes up (`_settle`). So not all newcomers ask the holders of the root."""
+        """Choose the part of the shard of everybody to begin with: its depth if as many nodes publish as exist. A publisher that starts too
+        deep finds a nearly empty shard and moves up (`_settle`). This spares the holders of the root most newcomers."""
         everybody = self._shards.get(EVERYBODY)
         if everybody is not None and everybody.depth == 0 and not everybody.holders:
             depth = sure_depth(self.lookups.sweeps.nodes, self.soft)
             everybody.move(depth if depth > 1 else 0)
 
     def _update_holders(self) -> bool:
-        """Update the holders; returns whether any was lost or a nearer one appeared. No I/O."""
+        """Update the holders; return whether one was lost or a nearer one appeared. No I/O."""
         result = False
         me = self.client.me()
         anchors = self.client.anchors()[:MAX_ANCHORS]
@@ -262,7 +262,7 @@ class Publisher:
                     shard.look = result = True
             stored = (shard.holders[peer] for peer in shard.stored_by() if peer in shard.holders)
             known = [*stored, *self.client.nearest(shard.key(), NEAR), *([me] if me else ())]
-            # anchors get the advert in any case, since holders near a key may lie
+            # anchors always get the advert, since holders near a key may lie
             wanted = self._place(shard, known), (each for each in anchors if self.client.usable(each.peer))
             for contact in itertools.chain(*wanted):
                 if contact.peer not in shard.replies:
@@ -272,7 +272,7 @@ class Publisher:
         return result
 
     def _now(self, me: Contact | None, anchors: Sequence[Contact]) -> tuple[object, ...]:
-        """What the holders follow from, besides what rounds bring. No I/O."""
+        """The inputs that determine the holders, apart from the replies of rounds. No I/O."""
         replied = {peer for shard in self._published for peer in shard.replies}
         return (
             self.client.network.table.version,
@@ -284,7 +284,7 @@ class Publisher:
         )
 
     def _look_is_due(self) -> bool:
-        """Whether to search for more holders now: soon at first, ever more rarely in a small swarm."""
+        """Whether to search for more holders now: soon at first, then ever more rarely while too few are found."""
         now = trio.current_time()
         if now < self._look_at or self.coverage() >= HOLDERS:
             return False
@@ -295,7 +295,7 @@ class Publisher:
         return True
 
     async def _store_all(self) -> None:
-        """Store in the shard of everybody, whose holders tell which attributes are covered; then in the shards of the other attributes."""
+        """Store in the shard of everybody, whose holders say which attributes are covered, then in the shards of the other attributes."""
         everybody = self._shards.get(EVERYBODY)
         if everybody is not None:
             await self._rounds([everybody])
@@ -358,11 +358,11 @@ class Publisher:
         self._trim(shard)
 
     def _place(self, shard: _Shard, more: Iterable[Contact]) -> list[Contact]:
-        """Where the advert should lie by the nodes that are known, and `more`. No I/O."""
+        """Where to store the advert, given the nodes known and `more`. No I/O."""
         self._seen = None
         key = shard.key()
         usable = {each.peer: each for each in (*shard.near, *more) if self.client.usable(each.peer)}
-        if self.client.me() is None:  # no holder any more
+        if self.client.me() is None:  # we are no longer a holder
             usable.pop(self.client.own_peer, None)
         near = sorted(usable.values(), key=lambda contact: distance(contact.peer, key))
         shard.near = [each for rank, each in enumerate(near) if rank < KNOWN or each.peer in shard.replies]
@@ -417,7 +417,7 @@ class Publisher:
                 shard.holders.setdefault(named.peer, named)
 
     def _note_barred(self, peer: PeerId) -> None:
-        """Warn once of a gate that goes on refusing this node."""
+        """Warn once about a gate that keeps refusing this node."""
         if all(anchor.peer != peer for anchor in self.client.anchors()):
             return
         now = trio.current_time()
@@ -435,8 +435,8 @@ class Publisher:
                 del by_peer[peer]
 
     def _settle(self, shard: _Shard) -> None:
-        """After a round: move down where the holders agree that the shard is split, to where the adverts below lie by most of them; up
-        where that was too deep.
+        """After a round: descend if the holders agree that the shard is split, to the depth that most of them report; move up if the shard
+        was too deep.
         """
         self._trim(shard)
         verdicts = [verdict for cycle, verdict in shard.replies.values() if cycle == self._cycle]
@@ -451,8 +451,8 @@ class Publisher:
             shard.thin = shard.look = True
 
     async def _check_marks(self) -> None:
-        """Tell the holders of each shard above ours that it is split: new holders learn it from many publishers. Where most do not know
-        it, move up there, since readers would not come down. Only some of those who publish below do it, by how many these are.
+        """Tell the holders of each shard above ours that it is split; new holders learn it from many publishers. If most do not know about
+        the split, move up there, since readers would not descend. Each publisher does so at random, less often the more publish below.
         """
         for shard in [shard for shard in self._published if shard.counts]:
             for depth in range(shard.depth):

@@ -1,13 +1,14 @@
 """Queries: read random shards, in pages filtered at the holder, until there are enough devices.
 
-A query begins in the shards of everybody. Their holders tell how many devices there have each attribute that the requirement implies. If
-one of them is rare, the query goes on in its own shards; else all that fit lie in those of everybody, which are read on (`covered.py`).
+A query begins in the shards of everybody. Their holders say how many devices there have each attribute that the requirement implies. If one
+attribute is rare, the query continues in that attribute's own shards. Otherwise all matching devices are in the shards of everybody, and
+the query reads on there (`covered.py`).
 
-Where a shard is split, one path is followed down to a shard that is not, and further ones only if that has too few devices. On the way
-down the word of the holders asked first is taken for it; if it leads to too few, the others are asked too. The path begins at the depth
-where the shards of so many devices lie; what was passed over is read if there are too few devices below.
+At a split shard, the query descends one path to a shard that is not split, and takes further paths only if that one has too few devices.
+While descending it believes the holders asked first; if that leads to too few devices, it asks the others too. The path begins at the depth
+expected for the number of devices; the shards above are read if there are too few devices below.
 
-Holders are not trusted: each advert's signature, age and attribute are checked here, and the requirement again.
+Holders are not trusted: the query checks each advert's signature, age and attribute, and the requirement again.
 """
 
 from __future__ import annotations
@@ -48,33 +49,33 @@ from swarm.index.walk import READERS, Leaf, Walk
 from swarm.net.addresses import Contact, PeerId, public_network
 
 ENOUGH_COUNTS: Final = 6
-"""Holders of a part have to have said how common an attribute is before a reader is content with the few devices of its own shards."""
+"""How many holders of a part must say how common an attribute is before a reader settles for the few devices of its own shards."""
 GRACE_S: Final = 0.5
-"""How much longer than the hedging delay all holders are waited for, once two do not have enough."""
+"""How much longer than the hedging delay to wait for all holders, once two did not have enough."""
 LEAST_PAGE: Final = 8
-"""Adverts that are requested of a holder at least; otherwise twice as many as are wanted, since some may be useless. Where a fifth is, 32
-adverts hold sixteen good ones in all but one of 30,000 draws, 24 in 96 of 100."""
+"""Adverts requested of a holder at least; otherwise twice as many as wanted, since some may be useless. If a fifth of them are, 32 adverts
+contain sixteen good ones in all but one of 30,000 draws; 24 adverts, in 96 of 100."""
 COUNTS_S: Final = 600.0
 SHARES_S: Final = 120.0
-"""How long it counts how many devices in a shard of everybody have an attribute."""
+"""How long the number of devices that have an attribute in a shard of everybody stays valid."""
 YOUNG: Final = 2
-"""Levels of a split that may be so young that some devices still lie above it."""
+"""Levels of a split that may be so recent that some devices are still above it."""
 BUDGET: Final = 128
-"""Shards read on one way down."""
+"""Most shards read in one descent."""
 LARGEST_WAVE: Final = 32
 MAX_WIDENED: Final = 4
-"""Regions learned for one query."""
+"""Most regions learned for one query."""
 MAX_COUNTS: Final = 8_192
 MOST_OF_SHARD: Final = 2 * SOFT_LIMIT
-"""Adverts that one holder is asked for of one shard."""
+"""Most adverts requested from one holder for one shard."""
 FIRST_HAND_S: Final = 900.0
-"""How long a device counts as known at first hand after it was seen so."""
+"""How long a device that was seen at first hand counts as known that way."""
 MAX_FIRST_HAND: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A device: its verified advert and the age of that."""
+    """A device: its verified advert, and the advert's age."""
 
     advert: Advert
     signed: SignedAdvert
@@ -89,7 +90,7 @@ class QueryResult:
     attributes: Alternatives
     """The attributes that were read."""
     total: int
-    """Devices under these attributes, matching or not; estimated when they lie in several shards."""
+    """Devices under these attributes, matching or not; an estimate if they are in several shards."""
     complete: bool
     """Every shard was read to its end."""
     counts: Mapping[str, int]
@@ -98,26 +99,26 @@ class QueryResult:
 
 @dataclass
 class _Merged:
-    """The adverts of one query: of each peer the newest counts, and a tombstone is newest of all."""
+    """The adverts of one query: of each peer the newest counts; a tombstone is the newest of all."""
 
     requirement: Requirement
     want: int
     newest: dict[PeerId, Sighting] = field(default_factory=dict)
     fits: dict[PeerId, Sighting] = field(default_factory=dict)
     sure: set[PeerId] = field(default_factory=set)
-    """Devices by adverts from a holder that the owner chose, or that the requirement names: the network quota does not hold for them."""
+    """Devices that the requirement names, or whose adverts came from a holder that the owner chose: exempt from the network quota."""
 
     widened: int = 0
-    """Regions learned, or searched for without success."""
+    """Regions learned or attempted."""
     counted: Alternatives = ()
-    """Attributes that holders of everybody's shards count."""
+    """Attributes that holders of the shards of everybody count."""
     _meets: Predicate = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._meets = compile_requirement(self.requirement)
 
     def may_widen(self) -> bool:
-        """Whether to learn one more region for this query: a liar that says that shards are split does not make it learn many."""
+        """Whether to learn one more region for this query. The limit stops a liar that claims splits from causing many."""
         if self.enough:
             return False
         self.widened += 1
@@ -133,7 +134,7 @@ class _Merged:
         return named_peers(self.requirement)
 
     def add(self, attribute: str, listed: Iterable[index_messages.ListedAdvert], *, sure: bool) -> None:
-        """Add a page read under `attribute`, without what is forged, expired or of another attribute."""
+        """Add a page read under `attribute`, except adverts that are forged, expired or of another attribute."""
         for item in listed:
             try:
                 advert = read_signed(item.advert)
@@ -152,7 +153,7 @@ class _Merged:
                 self.fits[advert.peer] = sighting
 
     def results(self) -> tuple[Sighting, ...]:
-        """Matching devices, at most eight of each public network, and those from a chosen holder."""
+        """Matching devices: at most eight of each public network, plus those from a chosen holder."""
         of_network: Counter[str] = Counter()
         results = []
         for sighting in self.fits.values():
@@ -164,7 +165,7 @@ class _Merged:
 
 
 def _countable(ways: Sequence[Alternatives]) -> Alternatives:
-    """The attributes of so many whole ways to read the index as one question has room for."""
+    """The attributes of as many complete ways to read the index as fit into one question."""
     counted: Alternatives = ()
     for way in ways:
         more = tuple(dict.fromkeys((*counted, *way)))
@@ -178,10 +179,10 @@ class _Share:
 
     depth: int
     having: float
-    """As of a part at its limit."""
+    """Scaled to a part at its limit."""
     at: float
     sure: bool
-    """Enough holders said so."""
+    """Enough holders reported it."""
 
 
 @dataclass
@@ -194,7 +195,7 @@ class Query:
     soft: int = SOFT_LIMIT
     """Adverts in a shard before it splits."""
     _totals: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Attribute → its devices, and when they were counted."""
+    """Attribute → the number of its devices, and when they were counted."""
     _shares: dict[str, _Share] = field(default_factory=dict)
     _part: tuple[int, int, float] | None = None
     """Depth and prefix of a part of the shard of everybody that was read for counts, and when: its holders are known."""
@@ -202,13 +203,13 @@ class Query:
     """Devices that were connected with this node, or with a holder that its owner chose, and when that was read."""
 
     def hearsay(self, peer: PeerId) -> bool:
-        """Whether only nodes that the owner did not choose say that this device is there."""
+        """Whether this device is known only from nodes that the owner did not choose."""
         if self.client.network.path(peer) is not None:
             return False
         return trio.current_time() - self._present.get(peer, -math.inf) > FIRST_HAND_S
 
     async def query(self, requirement: Requirement, want: int) -> QueryResult:
-        """About `want` devices that meet all clauses; more when a page had more. Never raises network errors."""
+        """About `want` devices that meet all clauses; more if a page had more. Never raises network errors."""
         *own, everybody = implied(requirement)
         merged = _Merged(requirement, want, sure=set(named_peers(requirement)), counted=_countable(own))
         top = self._begin(everybody, merged)
@@ -223,7 +224,7 @@ class Query:
             below = self._begin(rare, merged)
             if await self._go(below, merged):
                 return self._result(merged, below)
-            # those who said that it is rare may lie, and those who were asked some time ago did not know yet
+            # holders that called it rare may lie, and answers from some time ago may be outdated
             await self._go(top, merged, scout=True)
             await self._read_all([leaf for leaf in top.skimmed if leaf.counts], merged, scout=True)
             if await self._read_young_root(top, merged) or self._rare([rare], RARE, sure=True):
@@ -235,15 +236,15 @@ class Query:
         return self._result(merged, top, rest)
 
     async def under(self, attribute: str, limit: int) -> QueryResult:
-        """Up to `limit` devices under one attribute that is never covered, or of everybody."""
+        """Up to `limit` devices under one attribute that is never covered, or under `EVERYBODY`."""
         merged = _Merged(Requirement(), limit)
         walk = self._begin((attribute,), merged)
         await self._go(walk, merged)
         return self._result(merged, walk)
 
     async def survey(self, requirement: Requirement, limit: int) -> QueryResult:
-        """Devices to explain by why nothing matches: all of them up to `limit`, else those that meet the clause, of those that name an
-        attribute, which fewest meet but any does."""
+        """Devices from which to explain why nothing matches: all devices if there are up to `limit`. Otherwise the devices that meet one
+        clause: of the clauses that name one attribute, the one that fewest devices meet, but at least one."""
         everybody = await self.under(EVERYBODY, limit)
         if everybody.complete:
             return everybody
@@ -261,8 +262,8 @@ class Query:
         return min(some, key=lambda each: len(each.devices), default=everybody)
 
     async def _read_young_root(self, top: Walk, merged: _Merged) -> bool:
-        """Read the root of everybody's shards, if it was not read and may be split since a moment ago: devices that do not know it yet lie
-        there alone. Returns whether there are enough now."""
+        """Read the root of everybody's shards, if it was not read and may have split just now: devices that do not know about the split yet
+        are only there. Returns whether there are enough devices now."""
         if self._deepest() <= YOUNG:
             fresh = [leaf for leaf in top.todo if not leaf.depth]
             top.todo = [leaf for leaf in top.todo if leaf.depth]
@@ -278,8 +279,8 @@ class Query:
         return count if trio.current_time() - counted_at <= COUNTS_S else None
 
     def _rare(self, ways: Sequence[Alternatives], least: int, *, sure: bool = False) -> Alternatives | None:
-        """Of the ways to read the index whose attributes are not covered, the one with fewest devices; empty if there is none, None if
-        it is not known how common some attribute is. `least`: see `seen_covered`. `sure`: by enough holders."""
+        """Of the ways to read the index whose attributes are all rare, the one with the fewest devices. Empty if there is none; None if it
+        is unknown how common some attribute is. `least`: see `seen_covered`. `sure`: only believe enough holders."""
         now = trio.current_time()
         known = {
             attribute: share
@@ -300,7 +301,7 @@ class Query:
         return () if all(attribute in known for way in ways for attribute in way) else None
 
     def _rarest(self, ways: Sequence[Alternatives]) -> Alternatives:
-        """The way with fewest devices, by what is known."""
+        """The way with the fewest known devices."""
 
         def devices(way: Alternatives) -> float:
             return sum(share.having for each in way if (share := self._shares.get(each)) is not None)
@@ -308,8 +309,9 @@ class Query:
         return min(ways, key=lambda way: (devices(way), len(way)))
 
     def _note_shares(self, leaf: Leaf, counted: Alternatives) -> None:
-        """What its holders say of a part of the shard of everybody, as of a part at its limit. Of each attribute the third highest
-        number counts: a search that finds nothing costs calls, and a reader that takes an attribute for rare misses devices."""
+        """Record what the holders say about a part of the shard of everybody, scaled to a part at its limit. For each attribute the third
+        highest number counts: a search that finds nothing costs calls, but a reader that wrongly takes an attribute for rare misses
+        devices."""
         sure = len(leaf.counts) >= ENOUGH_COUNTS
         columns = itertools.zip_longest(*leaf.counts, fillvalue=0.0)
         for attribute, numbers in zip(counted, columns, strict=False):
@@ -341,7 +343,7 @@ class Query:
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def _begin(self, choice: Alternatives, merged: _Merged) -> Walk:
-        """Begin at the depth where the shards lie as far as is known, or at the top where devices are asked for by name."""
+        """Begin at the depth expected for the shards, or at the root if devices are requested by name."""
         named = merged.named
         if (
             choice == (EVERYBODY,)
@@ -358,8 +360,8 @@ class Query:
         return Walk(choice, todo + [Leaf(path[0].attribute) for path in paths if path[0].depth])
 
     async def _go(self, walk: Walk, merged: _Merged, *, scout: bool = False) -> bool:
-        """Read until there are enough devices, or nothing is left to be read; returns whether there are enough. `scout`: no further than to
-        one shard that is not split."""
+        """Read until there are enough devices or nothing is left to read; returns whether there are enough. `scout`: stop at the first
+        shard that is not split and is counted."""
         while not merged.enough and not (scout and any(leaf.is_counted for leaf in walk.read)):
             if walk.todo and len(walk.read) < BUDGET:
                 now, walk.todo = walk.todo[: walk.wave], walk.todo[walk.wave :]
@@ -399,7 +401,7 @@ class Query:
                 self._note(attribute, max(round(mean), sum(leaf.count for leaf in ends)))
 
     def _result(self, merged: _Merged, *walks: Walk) -> QueryResult:
-        """`walks`: each of them, or together, lead to all devices that fit."""
+        """`walks`: together they lead to all matching devices, or each of them does."""
         counts = {
             attribute: count
             for attribute in self._totals
@@ -415,7 +417,7 @@ class Query:
         )
 
     def _guess(self, attribute: str) -> int:
-        """The depth at which the shards of `attribute` lie, judged by what is known of its devices."""
+        """The expected depth of the shards of `attribute`, from what is known about its devices."""
         known = self._cached_count(attribute)
         if known is None:
             return self._deepest() if attribute == EVERYBODY else 0
@@ -428,19 +430,19 @@ class Query:
         return self._part[:2]
 
     def _deepest(self, devices: int = 1) -> int:
-        """The depth of the shards if each holder has `devices` devices. A liar's count leads no deeper than if each had several."""
+        """The depth of the shards if each holder has `devices` devices. Limits how deep a liar's count can lead."""
         return depth_of(self.lookups.sweeps.nodes * devices, self.soft)
 
     def _down(self, leaf: Leaf) -> int:
-        """The depth to read next below the split shard `leaf`: where its publishers say its adverts lie, else halfway to where they would
-        lie if everybody had the attribute."""
+        """The depth to read next below the split shard `leaf`: where its publishers say its adverts are, else halfway to the depth expected
+        if everybody had the attribute."""
         if leaf.below:
             return depth_below(leaf.depth, leaf.below, self.soft, self.lookups.sweeps.nodes)
         return max(leaf.depth + 1, (leaf.depth + self._deepest() + 1) // 2)
 
     def _path(self, top: Leaf, depth: int, *, split: bool = False, prefix: int | None = None) -> list[Leaf]:
-        """A random shard so deep below `top`, or the one of `prefix`, then what is above and beside it; `top` itself if it lies there.
-        `split`: that is known."""
+        """A random shard at `depth` below `top`, or the one with `prefix`, then the shards above and beside it; `top` itself if it is at
+        `depth`. `split`: `top` is known to be split."""
         if depth == top.depth:
             return [top]
         if prefix is None:
@@ -458,8 +460,8 @@ class Query:
                 nursery.start_soon(self._read, leaf, merged, scout)
 
     async def _read(self, leaf: Leaf, merged: _Merged, scout: bool) -> None:
-        """Read one shard: from two holders first, from all when these do not have enough, then the further pages. Of one that is split, and
-        of a part that is read for its counts (`scout`), the others are asked when it is read again."""
+        """Read one shard: from two holders first, from all if these do not have enough, then the further pages. If the shard is split, or
+        is read for its counts (`scout`), the other holders are asked when it is read again."""
         counted = merged.counted if leaf.attribute == EVERYBODY else ()
         scout = scout and leaf.depth > 0
         page = index_messages.QueryShard(
@@ -492,7 +494,7 @@ class Query:
             leaf.split = leaf.split or any(answer.split for _, answer in more)
             leaf.below = median_low([answer.below or 0 for _, answer in answers if answer.split] or [0])
             leaf.crowded = leaf.crowded or any(answer.crowded for _, answer in more)
-            # a new part, into which few have moved yet, says nothing
+            # a new part, into which few adverts have moved yet, says nothing
             least = EMPTY * self.soft if leaf.depth else 1
             for _, answer in more:
                 if counted and answer.count >= least and not answer.split:
@@ -518,14 +520,14 @@ class Query:
             settled = scout and len(leaf.counts) >= ENOUGH_COUNTS
             if not settled and merged.may_widen() and await self.lookups.widen(key):
                 await ask(None)
-        ended = 0  # one of them may show what it likes, and say that it is all
+        ended = 0  # one holder may show only what it likes, and claim that it showed everything
         for contact, answer in sorted(answers, key=lambda item: item[1].matches, reverse=True):
             ended += await self._read_on(contact, page, answer, merged, add)
             leaf.whole = ended >= min(READERS, len(answers))
             if leaf.whole or merged.enough:
                 return
         if answers and not merged.enough and any(answer.cursor for _, answer in answers):
-            await ask(None)  # whoever said that there is more did not show it
+            await ask(None)  # a holder that announced more did not show it
 
     async def _read_on(
         self,
@@ -535,9 +537,9 @@ class Query:
         merged: _Merged,
         add: Callable[[Contact, index_messages.ShardPage], None],
     ) -> bool:
-        """The further pages of one holder, until there is enough. Whether it was read to its end.
+        """Read the further pages of one holder until there is enough. Returns whether they were read to the end.
 
-        A holder whose pages do not follow on each other, or come to more than a shard holds, is left: it would be read for ever.
+        Gives up on a holder whose cursors are inconsistent, or whose pages hold more than a shard can: it might never end.
         """
         end = page.limit
         while answer.cursor is not None and not merged.enough:
@@ -555,8 +557,8 @@ class Query:
     async def _ask(
         self, page: index_messages.QueryShard, need: int | None, leave_out: Iterable[PeerId] = ()
     ) -> list[tuple[Contact, index_messages.ShardPage]]:
-        """The page from `need` holders (None: all), random ones of the nearest eight first, ourselves and one anchor besides. Looks
-        the holders up again when some do not answer."""
+        """The page from `need` holders (None: all), random ones of the nearest eight first, plus ourselves and one anchor. Repeats the
+        lookup if some holders do not answer."""
         client, key = self.client, shard_key(page.pool, page.attribute, page.depth, page.prefix)
         done = set(leave_out)
         answers: list[tuple[Contact, index_messages.ShardPage]] = []
@@ -568,7 +570,7 @@ class Query:
                     done.add(contact.peer)
                     answers.append((contact, await client.ask(contact, page, index_messages.ShardPage)))
             others = [c for c in holders if c.peer not in done and client.usable(c.peer)]
-            nearest, rest = others[:HOLDERS], others[HOLDERS:]  # not all of the others have each advert
+            nearest, rest = others[:HOLDERS], others[HOLDERS:]  # not every holder in `rest` has each advert
             self.rng.shuffle(nearest)
             self.rng.shuffle(rest)
             others = [*nearest, *rest]
@@ -586,7 +588,7 @@ class Query:
             known = any(answer.count or answer.split for _, answer in more)
             nearer = [self.lookups.named(key, answer.closer, add=not known) for _, answer in more]
             if any(nearer):
-                continue  # these are no holders of it: the lookup did not wait for those who are
+                continue  # these are not the holders: the lookup did not wait for the real ones
             if not failed or (need is not None and len(more) >= need):
                 break
         return answers

@@ -1,4 +1,4 @@
-"""What readers ask holders for: as much of a requirement as each of them knows, and the shards below one that is split. Pure."""
+"""What readers ask holders for: the clauses that every holder knows, and the shards below a split one. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from swarm.net.addresses import PeerId
 from swarm.net.identity import routing_key
 
 NEWER: Final = frozenset({"features"})
-"""Attributes that holders of older versions do not know: to them, no device would meet such a clause."""
+"""Attributes that holders of older versions do not know: they would find no device that meets such a clause."""
 
 
 def sendable(requirement: Requirement) -> Requirement:
-    """As many clauses as fit into a frame, of attributes that every holder knows. All of them are checked here again in any case."""
+    """As many clauses as fit into a frame, with attributes that every holder knows. The reader checks all clauses again anyway."""
     clauses = []
     room, elements = MAX_FRAME // 2, MAX_ELEMENTS // 2
     for clause in requirement.clauses:
@@ -32,7 +32,7 @@ def sendable(requirement: Requirement) -> Requirement:
 
 
 def children(depth: int, prefix: int, named: Collection[PeerId]) -> list[int]:
-    """Prefixes one level deeper; only those of the named peers, if any are named."""
+    """Prefixes one level deeper; if peers are named, only theirs."""
     both = [2 * prefix, 2 * prefix + 1]
     if not named:
         return both

@@ -1,4 +1,4 @@
-"""Answers other nodes' calls: the way to holders, and this node's own store while it is one."""
+"""Answers other nodes' calls: who is near a key, and what this node's own store holds while it is a holder."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from swarm.net.link import Link
 from swarm.net.network import read_contacts
 
 FIND_US: Final = 50.0
-"""Processor time to find the nearest holders of a key, in µs (an estimate): at least, and for each one in the table."""
+"""Processor time to find the nearest holders of a key, in µs (an estimate): the base, and for each entry of the table."""
 FIND_EACH_US: Final = 0.6
 MAX_REFERRALS: Final = 4
-"""Peers asked of those that a client names."""
+"""How many of the peers that a client names are asked."""
 INTRODUCTIONS: Final = 8
-"""Strangers being checked at a time before they count as holders."""
+"""Most strangers being checked at a time before they count as holders."""
 
 RELAYED: Final = "relayed"
 KNOCKS: Final = 2
-"""Checked addresses of a holder besides the one it is seen at."""
+"""Checked addresses of a holder, in addition to the one it is seen at."""
 KNOCK_RATE: Final = (4, 60.0)
-"""Checks of one address: this many at once, then one in this many seconds, whichever peer names the address."""
+"""Checks of one address, whichever peer names it: this many at once, then one every this many seconds."""
 
 Turn = Callable[[float], Awaitable[None]]
 """Waits for a turn to use the processor for this many µs."""
 
 
 async def own_turn(cost_us: float) -> None:
-    """The `Turn` for calls of this node itself: it does not wait."""
+    """The `Turn` for this node's own calls: it does not wait."""
     await trio.lowlevel.checkpoint()
 
 
 Admit = Callable[[PeerId], index_messages.RefusedMessage | None]
-"""The refusal for a peer that may not store adverts here; None: they are."""
+"""The refusal for a peer that may not store adverts here; None: it may."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class IndexServer:
     exempt: Callable[[PeerId], bool]
     """Whether this node's owner knows a peer: no network quota applies to it."""
     leaving: bool = False
-    """Every call is refused."""
+    """Refuse every call."""
     refused: Counter[str] = field(default_factory=Counter)
     """Refused calls and adverts, by reason."""
     meeting: set[PeerId] = field(default_factory=set)
@@ -72,7 +72,7 @@ class IndexServer:
     _knocks: RateLimit = field(default_factory=lambda: RateLimit(*KNOCK_RATE))
 
     def cost_us(self, message: Message) -> float:
-        """What a call takes, in µs of processor time."""
+        """The cost of a call, in µs of processor time."""
         match message:
             case index_messages.FindPeers():
                 return FIND_US + len(self.client.network.table) * FIND_EACH_US
@@ -85,7 +85,7 @@ class IndexServer:
         return 0.0
 
     async def answer(self, link: Link, message: Message) -> Message:
-        """Serve one call of a peer."""
+        """Serve one call from a peer."""
         answer = await self._answer(link, message)
         if isinstance(answer, index_messages.RefusedMessage):
             self.refused[answer.reason] += 1
@@ -164,7 +164,7 @@ class IndexServer:
         return index_messages.MarkReply(split=split)
 
     def _network_of(self, sender: PeerId) -> str:
-        """The network against which an advert counts: `RELAYED` for all that come through gates, empty for known peers."""
+        """The network whose quota an advert uses: `RELAYED` for every peer that comes through a gate, empty for known peers."""
         if sender == self.client.own_peer or self.exempt(sender):
             return ""
         observed = self.client.remote_address(sender)
@@ -193,16 +193,16 @@ class IndexServer:
         return listed.model_copy(update={"present": True}) if present else listed
 
     def _closer(self, key: bytes, have: bytes, asker: PeerId) -> list[Contact]:
-        """The nearest holders of `key` without those that `asker` named by fingerprint."""
+        """The nearest holders of `key`, except those that `asker` named by fingerprint."""
         size = index_messages.HAVE_BYTES
         fingerprints = {have[start : start + size] for start in range(0, len(have), size)}
         near = self.client.nearest(key, HOLDERS)
         return [c for c in near if c.peer != asker and routing_key(c.peer)[:size] not in fingerprints]
 
-    # -- strangers that say they are holders -----------------------------------------------------------------------------
+    # -- holders named by strangers --------------------------------------------------------------------------------------
 
     def introduce(self, contact: Contact) -> None:
-        """Ask a peer that somebody named as a holder: it counts as one once it has answered. A few at a time; more are ignored."""
+        """Ask a peer that somebody named as a holder. It counts as one once it has answered. Excess introductions are ignored."""
         peer = contact.peer
         if (
             contact.addresses
@@ -232,8 +232,8 @@ class IndexServer:
             self.introduce(other)
 
     async def _check_addresses(self, contact: Contact) -> None:
-        """Check the addresses that differ from the one it is seen at (another interface, another family). Others get checked addresses
-        only, or a liar could have the whole swarm dial a victim."""
+        """Check addresses that differ from the one at which the contact is seen (another interface, another family). Others receive only
+        checked addresses; otherwise a liar could make the whole swarm dial a victim."""
         observed = self.client.remote_address(contact.peer)
         if observed is None:
             return

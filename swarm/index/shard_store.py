@@ -1,7 +1,7 @@
-"""The store of one holder: signed adverts by shard, with their limits. Pure: time, peers and randomness are arguments.
+"""One holder's store: signed adverts by shard, with limits. Pure: time, peers and randomness are arguments.
 
-Each node's newest advert is stored once, whatever the number of its shards. A shard that outgrows `soft` is marked split and accepts
-adverts up to twice that, so that nothing is lost while publishers move one level deeper.
+Each node's newest advert is stored once, however many shards list it. A shard that outgrows `soft` is marked as split. It accepts up to
+twice as many adverts, so that nothing is lost while publishers move one level deeper.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ from swarm.net.limits import decrement
 SOFT_LIMIT: Final = 1_000
 """Adverts in a shard before it splits."""
 NETWORK_QUOTA: Final = 8
-"""Adverts of one public network (/24, IPv6 /48) in a shard."""
+"""Most adverts of one public network (/24, IPv6 /48) in a shard."""
 COUNTED_OF_NETWORK: Final = 2
-"""Adverts of one public network in a shard that count for how common an attribute is."""
+"""Most adverts of one public network in a shard that count towards how common an attribute is."""
 MAX_NODES: Final = 65_536
 MAX_OF_NETWORK: Final = 256
-"""Nodes of one public network in the store: no network may fill it."""
+"""Most nodes of one public network in the store, so that no network can fill it."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_SHARDS: Final = 65_536
 MAX_MARKS: Final = 4_096
 CLAIMANTS: Final = 1 / 64
-"""Publishers of different networks, as a share of `soft`, who have to say that a shard is split before this holder believes it without
-having seen it outgrow that, or believes how many adverts lie below."""
+"""How many publishers from different networks, as a share of `soft`, must say that a shard is split before this holder believes the split
+without having seen the shard outgrow `soft`, or believes the number of adverts below."""
 CLAIM_S: Final = 1_800.0
-"""How long their word counts: four cycles of a publisher."""
+"""How long a publisher's claim counts: four of its cycles."""
 WORTH: Final = 1 / 2
-"""Adverts below a split shard, as a share of `soft`, from which on it has to be split."""
+"""Adverts below a split shard, as a share of `soft`, that justify the split."""
 KEEP_S: Final = 4 * CLAIM_S
-"""Seconds until a mark that is not needed fades: publishers may store in the shard again. Readers go on below it for `CLAIM_S` more, until
-all have moved."""
+"""How long a mark lasts after it was last needed; then publishers may store in the shard again. Readers still look below it for another
+`CLAIM_S`, until all publishers have moved."""
 MAX_CLAIMS: Final = 4_096
-"""Shards of which publishers say that they are split."""
+"""Most shards for which split claims are kept."""
 MAX_CLAIMS_BY: Final = 256
-"""Shards of which one network may say so at a time."""
+"""Most shards that one network may claim to be split at a time."""
 MAX_GONE: Final = 8_192
-"""Shards of which tombstones are shown."""
+"""Most shards whose tombstones are shown."""
 TOMBSTONES_SHOWN: Final = 4
-"""Newest tombstones of a shard that go with each page."""
+"""Newest tombstones of a shard that are added to its first page."""
 LOOK_US: Final = 3.0
-"""Processor time to look at one advert of a shard and give it its place in the reader's order, in µs (an estimate)."""
+"""Processor time to look at one advert of a shard and place it in the reader's order, in µs (an estimate)."""
 SHOW_US: Final = 40.0
 """Processor time to show one advert, in µs (an estimate)."""
 COUNT_US: Final = 0.1, 0.13
-"""To look which of some attributes one advert has, and for each of these, in µs (an estimate)."""
+"""Processor time to check which of some attributes one advert has: the base, and for each attribute, in µs (an estimate)."""
 READ_KEPT: Final = 1_024
-"""Adverts that are kept as read, besides those in the store: as objects they take ten times their size."""
+"""Decoded adverts that are cached, in addition to those in the store: as objects they take ten times their size."""
 _NO_ROOM: Final = "this holder is full"
 
 
@@ -98,23 +98,23 @@ class _NodeEntry:
     until: float
     attributes: frozenset[str]
     network: str
-    """The one it came from; empty where no quota holds."""
+    """The network that the advert came from; empty if no quota applies."""
     shards: dict[bytes, str] = field(default_factory=dict)
     """Key → attribute."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """The claim of a publisher that a shard is split."""
+    """A publisher's claim that a shard is split."""
 
     at: float
     below: int
-    """Adverts that lie below it."""
+    """Adverts below the shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A node that fits a reader's requirement."""
+    """A node that meets a reader's requirement."""
 
     draw: bytes
     posting: _Posting
@@ -123,20 +123,20 @@ class _Candidate:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts how many adverts have each of some attributes. Of one public network few count: somebody with addresses of a few networks must
-    not make a rare attribute a common one."""
+    """Counts how many adverts have each of some attributes. Only a few adverts of each public network count: somebody with addresses in a
+    few networks must not make a rare attribute look common."""
 
     wanted: frozenset[str]
     _seen: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Adverts by attribute and network."""
 
     def add(self, adverts: Iterable[tuple[frozenset[str], str]]) -> None:
-        """`adverts`: the attributes of each, and the public network that it came from."""
+        """`adverts`: the attributes of each advert, and the public network that it came from."""
         wanted = self.wanted
         self._seen.update((each, network) for attributes, network in adverts for each in attributes & wanted)
 
     def counts(self, attributes: Sequence[str]) -> tuple[int, ...]:
-        """In that order."""
+        """The counts, in the order of `attributes`."""
         counts: Counter[str] = Counter()
         for (attribute, network), number in self._seen.items():
             counts[attribute] += min(number, COUNTED_OF_NETWORK) if network else number
@@ -148,7 +148,7 @@ class ForgedAdvert(RemoteProtocolError):
 
 
 def read_signed(signed: SignedAdvert) -> Advert:
-    """The advert, its signature checked. Raises `ForgedAdvert`. Cached: verifying costs far more than reading."""
+    """The advert, with its signature checked. Raises `ForgedAdvert`. Cached: verifying costs far more than decoding."""
     return _read(signed.body, signed.signature)
 
 
@@ -177,15 +177,15 @@ class ShardStore:
     _shards: dict[bytes, dict[PeerId, _Posting]] = field(default_factory=dict)
     _gone: OrderedDict[bytes, OrderedDict[PeerId, float]] = field(default_factory=OrderedDict)
     _marks: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
-    """Split shards, and when each was last seen to hold too much for one."""
+    """Split shard → when it was last seen to hold too many adverts."""
     _crowded: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
-    """Shards of everybody that kept out adverts, and until when the last of these would have been there."""
+    """Shard of everybody that kept adverts out → until when the last of those adverts would have been valid."""
     _sources: Counter[str] = field(default_factory=Counter)
     """Nodes by network."""
     _claims: OrderedDict[bytes, OrderedDict[str, _Claim]] = field(default_factory=OrderedDict)
-    """Shards → networks whose publishers say that they are split, the latest ones."""
+    """Shard → the networks whose publishers say that it is split, the latest ones."""
     _claims_by: Counter[str] = field(default_factory=Counter)
-    """The number of such shards, by network."""
+    """How many shards each network claims to be split."""
 
     @property
     def nodes(self) -> int:
@@ -202,9 +202,9 @@ class ShardStore:
     def store(
         self, now: float, sender: PeerId, network: str, signed: SignedAdvert, items: Iterable[StoreItem]
     ) -> tuple[tuple[StoredItem, ...], str]:
-        """Store the sender's own advert under `items`. Returns a verdict for each, and why something was refused.
+        """Store the sender's own advert under `items`. Returns a verdict for each item, and why something was refused.
 
-        `network`: the public network the sender comes from; empty where no quota holds.
+        `network`: the public network of the sender; empty if no quota applies.
         """
         items, verdict = tuple(items), StoreVerdict.REFUSED
         try:
@@ -248,13 +248,13 @@ class ShardStore:
         return tuple(verdicts), why
 
     def store_cost_us(self, items: Iterable[StoreItem]) -> float:
-        """What looking through the shards of everybody takes at most when these are stored, in µs of processor time."""
+        """The most that counting in the shards of everybody can take when `items` are stored, in µs of processor time."""
         most = min(len(self._nodes), 2 * self.soft)
         counts = any(item.attribute == EVERYBODY for item in items)
         return most * _count_us(MAX_COUNTED) if counts else 0.0
 
     def _note_kept_out(self, until: float, item: StoreItem, key: bytes) -> None:
-        """Note that until `until` an advert would have been in the shard of everybody with this `key`."""
+        """Record that an advert valid until `until` was kept out of the shard of everybody with this `key`."""
         if item.attribute == EVERYBODY:
             self._crowded[key] = until
             self._crowded.move_to_end(key)
@@ -262,7 +262,7 @@ class ShardStore:
                 self._crowded.popitem(last=False)
 
     def _admit(self, now: float, advert: Advert, signed: SignedAdvert, network: str) -> str:
-        """Make it its node's newest advert; returns why not, or an empty text."""
+        """Make the advert its node's newest; return why not, or an empty text."""
         entry = self._nodes.get(advert.peer)
         grown = _size(signed) - (_size(entry.signed) if entry is not None else 0)
         until = now + advert.ttl_s
@@ -297,7 +297,7 @@ class ShardStore:
                 while len(gone) > TOMBSTONES_SHOWN:
                     gone.popitem(last=False)
             if advert.gone or attribute not in entry.attributes:
-                # campaigns too: those that still hold come again with this very advert
+                # campaigns too: the node's current ones come again with this very advert
                 self._unpost(key, advert.peer)
         return ""
 
@@ -332,11 +332,11 @@ class ShardStore:
     # -- split marks -----------------------------------------------------------------------------------------------------
 
     def claim_split(self, now: float, key: bytes, publisher: PeerId, network: str, below: int) -> bool:
-        """A publisher below a shard says that the shard is split; returns whether it should stay there.
+        """A publisher below a shard claims that the shard is split; returns whether publishers should stay below it.
 
-        A mark is made or kept when enough publishers have said so, and that too many adverts lie below for one shard: they must come from
-        different networks, known peers excepted (`network` is empty), since a mark makes publishers and readers go deeper. `below`: adverts
-        that lie there.
+        A mark is set or renewed when enough publishers claim a split and report too many adverts below for one shard. The claims must come
+        from different networks, except those of known peers (`network` is empty), since a mark sends publishers and readers deeper.
+        `below`: the number of adverts there.
         """
         self._add_claim(key, network or publisher, _Claim(now, below))
         if (self._counted(now, key) or 0) >= self.soft * WORTH:
@@ -368,7 +368,7 @@ class ShardStore:
         return [claim for claim in self._claims.get(key, {}).values() if claim.at > now - CLAIM_S]
 
     def below(self, now: float, key: bytes) -> int | None:
-        """About how many adverts lie below a split shard, if enough publishers said so."""
+        """About how many adverts are below a split shard, if enough publishers reported it."""
         return self._counted(now, key) if self.split(now, key) else None
 
     def _counted(self, now: float, key: bytes) -> int | None:
@@ -376,13 +376,13 @@ class ShardStore:
         return median_low(claim.below for claim in fresh) if len(fresh) >= self._enough_claims else None
 
     def split(self, now: float, key: bytes) -> bool:
-        """Whether readers have to go on below the shard: also while publishers say that they are there, of a shard without a mark so many
-        as make one."""
+        """Whether readers have to descend below the shard: while it is marked, and while publishers claim to be below it. Without a mark,
+        this takes as many claims as setting one."""
         least = 1 if key in self._marks else self._enough_claims
         return self._marked_within(now, key, KEEP_S + CLAIM_S) or len(self._fresh_claims(now, key)) >= least
 
     def _keeps_out(self, now: float, key: bytes) -> bool:
-        """Whether publishers have to go below the shard."""
+        """Whether publishers have to store below the shard."""
         return self._marked_within(now, key, KEEP_S)
 
     def _marked_within(self, now: float, key: bytes, seconds: float) -> bool:
@@ -398,15 +398,15 @@ class ShardStore:
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     def page_cost_us(self, ask: QueryShard) -> float:
-        """What `page` takes at most, in µs of processor time."""
+        """The most that `page` can take, in µs of processor time."""
         size = len(self._shards.get(shard_key(ask.pool, ask.attribute, ask.depth, ask.prefix), ()))
         each_us = LOOK_US + requirement_cost_us(ask.requirement) + _count_us(len(ask.counted))
         return size * each_us + min(size, ask.limit) * SHOW_US
 
     def page(self, now: float, ask: QueryShard) -> Generator[float, None, ShardPage]:
-        """Up to `ask.limit` valid matching adverts, in the order of `ask.seed`, round robin over networks.
+        """Up to `ask.limit` valid matching adverts, in the order that `ask.seed` gives, round robin over networks.
 
-        In slices: yields what the next one takes, in µs. In between the store may change; the page is of what was there at first.
+        Works in slices: yields the cost of the next slice in µs. The store may change in between; the page reflects the state at the start.
         """
         key = shard_key(ask.pool, ask.attribute, ask.depth, ask.prefix)
         shard = self._shards.get(key, {})
@@ -460,7 +460,7 @@ class ShardStore:
     # -- expiring --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> int:
-        """Drop what has expired; returns the number of nodes dropped. Called every minute or so."""
+        """Drop expired adverts, marks and claims; returns the number of nodes dropped. Called about every minute."""
         for key, shard in list(self._shards.items()):
             for peer in [peer for peer, posting in shard.items() if posting.expires <= now]:
                 self._unpost(key, peer)
@@ -504,12 +504,12 @@ def _size(signed: SignedAdvert) -> int:
 
 
 def _draw(peer: PeerId, salt: bytes) -> bytes:
-    """A random number fixed by the reader's seed."""
+    """A pseudo-random rank that the reader's seed determines."""
     return hashlib.blake2b(peer.encode(), digest_size=8, key=salt).digest()
 
 
 def _round_robin(candidates: list[_Candidate]) -> list[_Candidate]:
-    """A random order, round robin over public networks so that none crowds out the rest."""
+    """A random order, round robin over public networks, so that no network crowds out the rest."""
     shuffled = sorted(candidates, key=lambda each: each.draw)
     before: Counter[str] = Counter()
     turns: list[int] = []

@@ -1,7 +1,7 @@
-"""Learns the nodes of a key's region by lookups of points all over it, whatever those packed next to the key answer.
+"""Learns the nodes of a key's region by looking up points all over it, whatever the nodes packed next to the key answer.
 
-How wide a region is follows from the size of the network, which lookups of random points show: nobody can crowd what nobody foresees. A
-sweep takes a hundred calls, so only those keys have one around which nodes lie denser or thinner than in the network.
+The width of a region follows from the size of the network, which lookups of random points reveal; nobody can crowd a point that nobody can
+predict. A sweep takes a hundred calls, so it is done only for keys around which nodes are denser or thinner than in the network.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import distance
 
 SMALL_SWARM: Final = 32
-"""A swarm of up to this many nodes is small: nothing in it is judged dense or thin."""
+"""A swarm of up to this many nodes is small: no region in it is judged dense or thin."""
 FRESH_S: Final = 300.0
 """How long readers use a set of holders before they look it up again."""
 MAX_SETS: Final = 2_048
 SAMPLES: Final = 5
-"""Lookups of random points by which the size of the network is estimated, the latest ones; the median counts."""
+"""The size of the network is the median estimate of this many latest lookups of random points."""
 AGAIN: Final = 3
-"""Further ones at once where nodes are suspect: the network may have grown."""
+"""Further samples taken at once where nodes are suspect: the network may have grown."""
 MEASURE_S: Final = (60.0, 1_800.0)
-"""How old an estimate may be: where nodes are suspect, and at most."""
+"""Maximum age of an estimate: where nodes are suspect, and elsewhere."""
 OUTSIDE: Final = 6
 """First contacts from outside the region for one lookup of a sweep; no two lookups share one."""
 INSIDE: Final = 4
-"""And from the region."""
+"""First contacts from inside the region."""
 WIDTH: Final = 8
-"""How many of the nearest to a point answer before its lookup ends."""
+"""How many of the nodes nearest to a point must answer before its lookup ends."""
 
 Keep = Callable[[list[Contact]], list[Contact]]
 
@@ -54,7 +54,7 @@ class Found(Protocol):
 
 
 class Search(Protocol):
-    """An iterative lookup; `starts`: first contacts; `keep`: what is used of one answer."""
+    """An iterative lookup. `starts`: first contacts; `keep`: selects the contacts to use from one answer."""
 
     async def __call__(
         self,
@@ -69,7 +69,7 @@ class Search(Protocol):
 
 @dataclass
 class Sweeps:
-    """What one node knows of regions."""
+    """What one node knows about regions."""
 
     client: IndexClient
     rng: random.Random
@@ -78,34 +78,34 @@ class Sweeps:
     """Key → the nodes of its region that answered, and when."""
     _sizes: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     version: int = 0
-    """Counts what changes where adverts lie: estimates, and sweeps."""
+    """Counts the changes that affect where adverts are stored: estimates and sweeps."""
     _measured_at: float = -math.inf
     _busy: trio.Lock = field(default_factory=trio.Lock)
-    """One sweep at a time: a liar that makes one necessary does not get many."""
+    """One sweep at a time: a liar that triggers one does not get many."""
 
     def __post_init__(self) -> None:
         self._salt = self.rng.randbytes(16)
 
     @property
     def nodes(self) -> float:
-        """About how many nodes there are: at least those that we know."""
+        """The estimated number of nodes: at least the number that we know."""
         return max(statistics.median(self._sizes or (1.0,)), len(self.client.network.table) + 1.0)
 
     @property
     def fewest(self) -> float:
-        """How many there are at least: adversaries around a key raise the estimates of the few random points beside it."""
+        """A low estimate of the number of nodes: adversaries around a key raise the estimates of random points that fall near it."""
         low = sorted(self._sizes)[len(self._sizes) // 4] if self._sizes else 1.0
         return max(low, len(self.client.network.table) + 1.0)
 
     @property
     def _judges(self) -> bool:
-        """Whether to ask what is dense or thin: in a small swarm everybody knows everybody."""
+        """Whether to judge regions dense or thin: in a small swarm everybody knows everybody."""
         return bool(self._sizes) and self.nodes > SMALL_SWARM
 
     @property
     def reach(self) -> int:
-        """Whatever is nearer to a key has its adverts, more in a small swarm, where one call stores them all; 0: the size of the network is
-        not known."""
+        """Every node nearer to a key than this distance stores its adverts. It is larger in a small swarm, where one call stores them all;
+        0 while the size of the network is unknown."""
         count = region.HOLDERS if self._judges else region.EXPECTED
         return region.radius_of(self.nodes, count) if self._sizes else 0
 
@@ -119,26 +119,26 @@ class Sweeps:
         return region.dense([distance(c.peer, key) for c in near], self.fewest) or self.thin(key, near)
 
     def swept(self, key: bytes) -> bool:
-        """Whether the region of `key` was swept, so that it will be again."""
+        """Whether the region of `key` was swept, so that further sweeps are due."""
         return key in self._swept
 
     def due(self, key: bytes, near: Sequence[Contact], max_age_s: float) -> bool:
-        """Whether `sweep` has something to do. No I/O."""
+        """Whether `sweep` would do something. No I/O."""
         now = trio.current_time()
         if now - self._swept.get(key, ((), -math.inf))[1] < max_age_s:
             return False
         return key in self._swept or now - self._measured_at > MEASURE_S[1] or self._suspect(key, near)
 
     def stores(self, key: bytes, near: Sequence[Contact]) -> list[Contact]:
-        """Nodes with the adverts of `key`, from `near` (nearest first): the nearest eight and those in reach, or nodes all over its region
-        once that was swept. No I/O."""
+        """The nodes that store the adverts of `key`, from `near` (nearest first): the nearest eight and those within reach, or nodes all
+        over its region once that was swept. No I/O."""
         if key in self._swept:
             return [*near[: region.HOLDERS], *self._members(key, region.STORED, near)]
         reach = self.reach
         return [c for place, c in enumerate(near) if place < region.HOLDERS or distance(c.peer, key) < reach]
 
     def region(self, key: bytes) -> list[Contact]:
-        """Known usable holders from all parts of the region of `key`, ourselves left out. No I/O."""
+        """Known usable holders from all parts of the region of `key`, without ourselves. No I/O."""
         return self._members(key, region.EXPECTED, self.client.network.table.contacts())
 
     def _members(self, key: bytes, expected: int, known: Iterable[Contact]) -> list[Contact]:
@@ -148,7 +148,7 @@ class Sweeps:
         return [contact for contact in near if self.client.usable(contact.peer)]
 
     async def sweep(self, key: bytes, near: Sequence[Contact], max_age_s: float = FRESH_S) -> None:
-        """Look up points all over the region of `key` where those `near` it are suspect, unless that was done in the last `max_age_s`."""
+        """Look up points all over the region of `key` if the nodes `near` it are suspect, unless that was done in the last `max_age_s`."""
         async with self._busy:
             if trio.current_time() - self._swept.get(key, ((), -math.inf))[1] < max_age_s:
                 return
@@ -183,7 +183,7 @@ class Sweeps:
             self.version += 1
 
     def _starts(self, key: bytes, radius: int, count: int) -> list[list[Contact]]:
-        """First contacts for `count` lookups: no two lookups share one; most lie outside the region, where an attacker gains nothing."""
+        """First contacts for `count` lookups, with none shared. Most are outside the region, where an attacker gains nothing."""
         known = self.client.nearest(key, len(self.client.network.table))
         inside = [contact for contact in known if distance(contact.peer, key) < radius]
         near = region.members(key, radius, inside, self._salt)
@@ -193,7 +193,7 @@ class Sweeps:
         return [near[turn::count][:INSIDE] + outside[turn::count] for turn in range(count)]
 
     async def measured(self, least: int = 1) -> None:
-        """Ensure at least `least` estimates of the size of the network, the latest not too old."""
+        """Ensure at least `least` estimates of the size of the network, the latest of them recent enough."""
         old = trio.current_time() - self._measured_at > MEASURE_S[1]
         await self.measure(max(least - len(self._sizes), int(old)))
 

@@ -1,4 +1,4 @@
-"""One reader's way down to the shards of some attributes: the shards as they were read, and those still to be read. Pure."""
+"""One reader's descent to the shards of some attributes: the shards read so far, and those still to read. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protocol.values.index_keys import Alternatives
 from swarm.net.addresses import PeerId
 
 READERS: Final = 2
-"""Holders asked first; all of them when these do not have enough."""
+"""Holders asked first. All are asked if these do not have enough."""
 
 Place = tuple[str, int, int]
 """Attribute, depth and prefix of a shard."""
@@ -25,20 +25,20 @@ class Leaf:
     count: int = 0
     split: bool = False
     below: int = 0
-    """About how many adverts lie below the shard, if the holders that said that it is split gave a number."""
+    """About how many adverts are below the shard, if the holders that reported the split gave a number."""
     whole: bool = False
-    """Read to its end from a holder that answered."""
+    """Read to the end from a holder that answered."""
     asked: set[PeerId] = field(default_factory=set)
     """Holders that answered."""
     guessed: bool = False
-    """Nobody has said yet that the shard above is split: this may be too deep."""
+    """Nobody has said yet that the shard above is split: this shard may be too deep."""
     skimmed: bool = False
-    """All holders asked first said that it is split, or that a guessed one is empty, or they were asked for counts; the other holders were
-    not asked."""
+    """Only the first holders were asked: all said that it is split, or empty if guessed, or it was read for its counts."""
     crowded: bool = False
-    """Adverts were kept out of it."""
+    """Holders kept adverts out of it."""
     counts: list[tuple[float, ...]] = field(default_factory=list)
-    """Of a shard of everybody, by each holder that has adverts of it: how many have each counted attribute, as of a part at its limit."""
+    """For a shard of everybody, from each holder with adverts of it: how many have each counted attribute, scaled to a part at its
+    limit."""
 
     @property
     def place(self) -> Place:
@@ -46,7 +46,7 @@ class Leaf:
 
     @property
     def is_counted(self) -> bool:
-        """Whether it tells how common attributes are: by two holders at least, or by one of the root in a small swarm."""
+        """Whether the shard tells how common attributes are: at least two holders counted, or one for the root (a small swarm)."""
         return bool(self.counts) and not self.split and (not self.depth or len(self.counts) >= READERS)
 
     @property
@@ -56,7 +56,7 @@ class Leaf:
 
 @dataclass
 class Walk:
-    """The way down to the shards of some attributes: what was read, and what is still to be read."""
+    """A descent to the shards of some attributes: what was read, and what is still to read."""
 
     choice: Alternatives
     todo: list[Leaf]
@@ -75,7 +75,7 @@ class Walk:
 
     @property
     def all_there(self) -> bool:
-        """Whether no device can be missing from the shards of everybody that were read: somebody answered, and kept nobody out."""
+        """Whether no device can be missing from the shards of everybody that were read: some holder answered, and none kept adverts out."""
         return (
             self.complete
             and any(leaf.count for leaf in self.read)

@@ -1,1 +1,1 @@
-"""How a role comes onto the network and stays there."""
+"""How a role joins the network and stays on it."""

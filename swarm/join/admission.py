@@ -1,6 +1,6 @@
-"""A node that admits newcomers to the pools of a home where no gate of that home does, under a key of its own.
+"""A node that admits newcomers to a home's pools when no gate of that home does, under a key of its own.
 
-A ticket names its addresses: those on this machine's networks, and circuits through gates at which it has reservations.
+A ticket lists the node's addresses: those on this machine's networks, and circuits through gates at which it has reservations.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from swarm.pools.server import ManifestRegistry, PoolServer
 from swarm.pools.tickets import MAX_GATES
 
 RESERVATIONS: Final = 2
-"""Gates through which it can be reached."""
+"""Gates through which the node can be reached."""
 RESERVE_WITHIN_S: Final = 5.0
 LOOK_S: Final = 10.0
-"""How often lost reservations are made again."""
+"""How often lost reservations are renewed."""
 RENEW_AT: Final = 0.5
-"""Of a reservation's life."""
+"""Share of a reservation's lifetime after which it is renewed."""
 
 log = structlog.get_logger("sark.pools")
 
 
 @dataclass(eq=False)
 class AdmittingNode:
-    """The running node."""
+    """The node while it runs."""
 
     network: Network
     gates: tuple[Contact, ...]
@@ -53,7 +53,7 @@ class AdmittingNode:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where newcomers reach it, with its peer id: direct addresses, then circuits. Loopback only if there is nothing else."""
+        """Where newcomers reach the node, with its peer id: direct addresses, then circuits. Loopback only if there is nothing else."""
         circuits = [each.address for each in self.network.reservations()]
         direct = self.network.addresses
         beyond = [address for address in direct if not is_loopback(address)]
@@ -63,7 +63,7 @@ class AdmittingNode:
     async def hold(
         self, visitor: GateVisitor, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Keep reservations at the gates until cancelled; started once each was asked."""
+        """Keep reservations at the gates until cancelled; reports as started once each gate was asked."""
         while True:
             held, now = {each.gate for each in self.network.reservations()}, trio.current_time()
             due = [g for g in self.gates if g.peer not in held or now >= self._renew_at.get(g.peer, 0.0)]
@@ -88,7 +88,8 @@ class AdmittingNode:
 async def open_admission(
     home: Home, gates: Sequence[str], listen: Sequence[Address] = ()
 ) -> AsyncIterator[AdmittingNode]:
-    """Admit to the pools of `home` until the context ends. `gates`: those it is reached through; `listen`: where, if not everywhere.
+    """Admit peers to the pools of `home` until the context ends. `gates`: those through which the node is reached; `listen`: where to
+    listen, if not everywhere.
 
     Raises `ResourceError` for an address that cannot be used.
     """

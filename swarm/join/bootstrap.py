@@ -1,7 +1,7 @@
-"""Keeps a node connected with its gates.
+"""Keeps a node connected to its gates.
 
-The gates are configured, or looked up repeatedly (a gate's file in the home), so that a gate that starts later, or on another port, is
-found.
+The gates are configured, or looked up repeatedly (from a gate's file in the home), so that a gate is found even if it starts later or on
+another port.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from swarm.net.network import Network
 from swarm.p2p.dialler import AnotherAnswers
 
 JOIN_WITHIN_S: Final = 3.0
-"""How long the start waits for a first gate; then the search goes on in the background."""
+"""How long the start waits for the first gate; then the search continues in the background."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_MOST_S: Final = 30.0
 LOOKUP_S: Final = 2.0
 """Between two lookups of the gates."""
 RETRY_OTHERS_MOST_S: Final = 300.0
-"""For gates that do not answer while another one does."""
+"""Longest pause for gates that do not answer while another one does."""
 RETRY_LOOKED_UP_S: Final = 5.0
-"""The longest pause where gates are looked up: such a gate is mostly on this host."""
+"""Longest pause if gates are looked up: such a gate is usually on this host."""
 
 MAX_FALLBACK: Final = 32
 HEAD_START_S: Final = 1.0
-"""Of gates over fallback peers."""
+"""Head start of gates over fallback peers."""
 
 Gates = Sequence[str] | Callable[[], Sequence[str]]
-"""`/ip4/…/tcp/…/p2p/12D3Koo…` each, or how to look them up."""
+"""Addresses `/ip4/…/tcp/…/p2p/12D3Koo…`, or a function that looks them up."""
 
 log = structlog.get_logger("sark.node")
 
 
 class BootstrapKeeper:
-    """Keeps a connection with at least one gate, or, while none answers, with a fallback peer."""
+    """Keeps a connection to at least one gate or, while none answers, to a fallback peer."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class BootstrapKeeper:
         rng: random.Random,
         fallback: Callable[[], Sequence[str]] | None = None,
     ) -> None:
-        """`fallback`: addresses of peers, written as gates are. Raises `ResourceError` for an invalid gate."""
+        """`fallback`: returns addresses of peers, in the form of gates' addresses. Raises `ResourceError` for an invalid gate."""
         self._fallback = fallback
         self._network = network
         self._look = gates if callable(gates) else None
@@ -64,14 +64,14 @@ class BootstrapKeeper:
         return any(address in (*contact.addresses, *usable(contact.addresses)) for contact in self._contacts)
 
     async def join_first(self) -> None:
-        """Try all gates once before the roles start, so that their first lookup finds somebody."""
+        """Try all gates once before the roles start, so that the roles' first lookup finds somebody."""
         self._look_up_gates()
         if self._contacts or self._fallback:
             with trio.move_on_after(JOIN_WITHIN_S):
                 await self._try_all()
 
     async def run(self) -> None:
-        """Connect and reconnect for ever; returns at once where there are no gates and never will be."""
+        """Connect and reconnect until cancelled; return at once if there are no gates and never will be."""
         pause, most = RETRY_FIRST_S, RETRY_LOOKED_UP_S if self._look else RETRY_MOST_S
         while self._contacts or self._look or self._fallback:
             if self._linked():
@@ -84,14 +84,14 @@ class BootstrapKeeper:
                 log.info("gate.lost", gates=[contact.peer for contact in self._contacts])
             changed = await self._pause(pause * self._rng.uniform(0.5, 1.0))
             pause = RETRY_FIRST_S if changed else min(pause * 2, most)
-            if gates := self._live(self._contacts):  # a connection came about elsewhere
+            if gates := self._live(self._contacts):  # a gate was connected elsewhere
                 for gate in gates:
                     self._network.table.learn(gate, trio.current_time())
             else:
                 await self._try_all()
 
     async def _try_others(self) -> None:
-        """Retry the gates that did not answer, ever more rarely: behind them may be a part of the swarm that nobody here knows."""
+        """Retry the gates that did not answer, ever more rarely: they may lead to a part of the swarm that is unknown here."""
         pause = RETRY_FIRST_S
         while True:
             await trio.sleep(pause * self._rng.uniform(0.5, 1.0))
@@ -103,7 +103,7 @@ class BootstrapKeeper:
                     nursery.start_soon(self._try, contact)
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait, but less where new gates appear; returns whether they did."""
+        """Wait, or until new gates appear; return whether they did."""
         until = trio.current_time() + seconds
         while (left := until - trio.current_time()) > 0:
             await trio.sleep(min(left, LOOKUP_S))
@@ -112,13 +112,13 @@ class BootstrapKeeper:
         return False
 
     def _look_up_gates(self) -> bool:
-        """Look the gates up; returns whether they changed. Old ones are retried until new ones replace them."""
+        """Look the gates up; return whether they changed. Old gates are retried until new ones replace them."""
         if self._look is None:
             return False
         try:
             contacts = gate_contacts(self._look())
         except ResourceError:
-            return False  # half written: the next lookup may do better
+            return False  # the file is half written: the next lookup may succeed
         changed = contacts != self._looked_up
         self._looked_up = contacts
         if not changed or not contacts:
@@ -128,14 +128,14 @@ class BootstrapKeeper:
         return True
 
     def _live(self, contacts: Sequence[Contact]) -> list[Contact]:
-        """Those that are connected."""
+        """The connected ones of `contacts`."""
         return [contact for contact in contacts if self._network.path(contact.peer) is not None]
 
     def _linked(self) -> bool:
         return bool(self._live(self._contacts))
 
     async def _try_all(self) -> None:
-        """Gates have a head start over fallback peers."""
+        """Try all gates, and after their head start the fallback peers."""
         gates_tried = trio.Event()
 
         async def try_fallback() -> None:
@@ -152,7 +152,7 @@ class BootstrapKeeper:
             gates_tried.set()
 
     async def _try_fallback(self) -> None:
-        """Connect with fallback peers, unless one is connected already."""
+        """Connect to fallback peers, unless one is connected already."""
         try:
             contacts = gate_contacts(self._fallback() if self._fallback is not None else ())[:MAX_FALLBACK]
         except ResourceError:
@@ -179,7 +179,7 @@ class BootstrapKeeper:
                 log.warning(line)  # as loud as the warning before it
 
     def _warn(self, contact: Contact, error: Unreachable) -> None:
-        """Log a line once, until there is another one to log."""
+        """Log a line, unless it is the last line logged for this gate."""
         cause = error.__cause__
         if isinstance(cause, AnotherAnswers):
             line = f"gate {_where(contact)} is another gate: expected …{contact.peer[-8:]}, found …{cause.actual[-8:]}"
@@ -191,13 +191,13 @@ class BootstrapKeeper:
             log.warning(line)
 
     def disconnected(self) -> None:
-        """A connection ended."""
+        """Notice that a connection ended."""
         if not self._linked():
             self._lost.set()
 
 
 def _where(contact: Contact) -> str:
-    """`192.0.2.7:4101`, the first of its addresses."""
+    """`192.0.2.7:4101`, from the first of a contact's addresses."""
     address = parse_tcp(contact.addresses[0])
     if address is None:
         return contact.addresses[0]

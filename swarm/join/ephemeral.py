@@ -1,7 +1,7 @@
-"""A short-lived node for one command, and its way through gates that serve members only.
+"""A short-lived node for one command, and its access through gates that serve only members.
 
-Commands use fresh keys, since the scheduler process may be using its own. A gate for members lets a fresh key call devices there with a
-short permission that a member's key signed (`GateVisitor`). Open gates ignore it.
+Commands use fresh keys, since the scheduler process may be using its own. A gate for members lets a fresh key call devices if the key shows
+a short permission that a member's key signed (`GateVisitor`). Open gates ignore the permission.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from swarm.pools.tokens import Grant, issue
 TTL_S: Final = 600.0
 ANSWER_S: Final = 3.0
 MAX_GATES: Final = 16
-"""Addresses come from adverts: a liar cannot make us dial more."""
+"""Most gates shown the permission: addresses come from adverts, and a liar must not make us dial more."""
 
 log = structlog.get_logger("sark.node")
 
@@ -42,14 +42,14 @@ async def open_ephemeral_node(
 ) -> AsyncIterator[tuple[Network, Index, trio.Nursery]]:
     """A node that serves nobody, under `identity` (None: a fresh one). The nursery ends with the block.
 
-    Raises `Unreachable` when no gate is given, or none answers.
+    Raises `Unreachable` if no gate is given, or none answers.
     """
     if not gates:
         raise Unreachable(
             "no gate is known here",
             hint="start one with: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
         )
-    from swarm.join.host import open_host  # loads libp2p: most of the time that a command takes to start
+    from swarm.join.host import open_host  # loads libp2p, which is most of a command's start-up time
 
     rng = random.Random()
     async with (
@@ -80,8 +80,8 @@ class GateVisitor:
         self._shown: dict[PeerId, float] = {}
 
     async def announce(self, addresses: Iterable[Address]) -> None:
-        """Show the permission to the gates in these addresses, unless they have it. A gate's silence or refusal is no error here: it
-        shows when a circuit is opened."""
+        """Show the permission to the gates in these addresses, unless they have it. A gate's silence or refusal raises nothing here: it
+        becomes apparent when a circuit is opened."""
         now = trio.current_time()
         gates: dict[PeerId, Circuit] = {}
         for circuit in map(parse_circuit, addresses):

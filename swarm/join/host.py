@@ -59,12 +59,12 @@ from swarm.relay.service import Relays
 
 ADDRESS_TTL_S: Final = 7200
 MAX_DIALLED: Final = 8
-"""Direct addresses of one peer that are tried at a time."""
+"""How many direct addresses of one peer are tried at once."""
 OWN_ADDRESSES_S: Final = 1.0
 """How long the list of this machine's own addresses is cached."""
 CLOSE_WITHIN_S: Final = 0.6
 ENDED_EVERY_S: Final = 10.0
-"""Between two lines in the log about peers that took too much memory."""
+"""Between two log lines about peers that took too much memory."""
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ class HostNetwork:
         )
         self._addresses: tuple[Address, ...] = ()
         self._interfaces: tuple[InterfaceAddress, ...] | None = None
-        """Those of the interfaces, from which they were made."""
+        """The interfaces' addresses from which `_addresses` was made."""
         self._listed_at = -math.inf
         self.given: set[Address] = set()
         """Addresses from this node's owner."""
@@ -103,9 +103,9 @@ class HostNetwork:
         now = trio.current_time()
         if now - self._listed_at >= OWN_ADDRESSES_S:
             self._listed_at = now
-            with contextlib.suppress(OSError):  # out of open files, say: the last list stands
+            with contextlib.suppress(OSError):  # out of open files, for example: keep the last list
                 interfaces = INTERFACES.addresses()
-                if interfaces != self._interfaces:  # where it listens stays the same
+                if interfaces != self._interfaces:  # the listening addresses stay the same
                     self._addresses = usable(self.host.get_addrs())
                     self._interfaces = interfaces
         return self._addresses
@@ -169,7 +169,7 @@ class HostNetwork:
         return next(iter(usable(connection.get_transport_addresses())), None)
 
     def _end(self, peer: PeerId, size: int) -> None:
-        """Close all connections of a peer that takes too much memory; logged once in a while."""
+        """Close all connections of a peer that takes too much memory; logs this at intervals."""
         now = trio.current_time()
         if now - self._ended_at >= ENDED_EVERY_S:
             self._ended_at = now
@@ -180,17 +180,17 @@ class HostNetwork:
                 muxed.later(muxed.cut)
 
     def _network_of(self, peer: PeerId) -> str:
-        """The public network that `peer` is connected from; empty on loopback, in a LAN and through a gate, which has limits of its own."""
+        """The public network from which `peer` is connected; empty on loopback, on a LAN, and through a gate, which has its own limits."""
         observed = self.remote_address(peer)
         return "" if observed is None else public_network([observed])
 
     def stranger_from(self, peer: PeerId) -> str | None:
-        """The public network of a stranger, empty for none; None for a peer that the role knows."""
+        """The public network of a stranger, empty if it has none; None for a peer that the role knows."""
         if peer == self.peer_id or self.governor.class_of(peer) is not PeerClass.STRANGER:
             return None
         try:
             return self._network_of(peer)
-        except Unreachable:  # no peer id
+        except Unreachable:  # not a peer id
             return ""
 
     async def knock(self, peer: PeerId, address: Address, *, max_wait_s: float = 3.0) -> bool:
@@ -235,18 +235,17 @@ async def open_host(
     rng: random.Random | None = None,
     gater: ConnectionGater | None = None,
 ) -> AsyncIterator[HostNetwork]:
-    """Start a node and yield it, listening; leave the context to stop it (under a second).
+    """Start a node and yield it once it listens; leaving the context stops it (in under a second).
 
-    `listen`: multiaddrs such as `/ip4/0.0.0.0/tcp/4001`, or none for a node that only dials; `announce`: addresses to announce
-    instead of those of the interfaces (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, or how
-    to look them up, kept connected to; `fallback`: gives peers, in the same form, for when none of those answers;
-    `gater`: who may connect.
+    `listen`: multiaddrs such as `/ip4/0.0.0.0/tcp/4001`, or none for a node that only dials; `announce`: addresses to announce instead of
+    the interfaces' (a forwarded port); `bootstrap`: gates `/ip4/…/tcp/…/p2p/12D3Koo…` to stay connected to, or a function that looks them
+    up; `fallback`: returns peers, in the same form, to use when no gate answers; `gater`: decides who may connect.
 
-    Raises `ResourceError` when a port is not available or an address is invalid.
+    Raises `ResourceError` if a port is not available or an address is invalid.
     """
     addresses = check_listen(listen)
     if not callable(bootstrap):
-        gate_contacts(bootstrap)  # a wrong one raises before anything is started
+        gate_contacts(bootstrap)  # raises for an invalid one before anything is started
     hardening.harden()
     _probe_ports(listen)
     stop = trio.Event()
@@ -285,7 +284,7 @@ async def open_host(
             finally:
                 stop.set()
     except BaseExceptionGroup as group:
-        # the nursery wraps what the caller's own block raised; give it back as it was
+        # the nursery wraps the exception of the caller's own block; raise it unwrapped
         raise _unwrap(group) from None
 
 
@@ -302,7 +301,7 @@ def _new_host(
         store,
         upgrader,
         transports=[TCP()],
-        retry_config=RetryConfig(max_retries=0),  # a refused port is known at once
+        retry_config=RetryConfig(max_retries=0),  # a refused port is refused at once
         connection_config=hardening.connection_config(),
         gater=gater,
     )
@@ -320,7 +319,7 @@ def _new_host(
 
 
 def _unwrap(error: BaseException) -> BaseException:
-    """The one error in nested groups; the group itself where there are several."""
+    """The single error in nested groups; the group itself if there are several."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -328,7 +327,7 @@ def _unwrap(error: BaseException) -> BaseException:
 
 @contextmanager
 def _translated(peer: PeerId, max_wait_s: float) -> Iterator[None]:
-    """Turns libp2p's errors and timeouts into `Unreachable`, in this one place."""
+    """Translate libp2p's errors and timeouts into `Unreachable`, in this one place."""
     try:
         with trio.fail_after(max_wait_s):
             yield
@@ -359,13 +358,13 @@ def _probe_ports(listen: Sequence[Address]) -> None:
             try:
                 probe.bind((address.host, address.port))
             except OSError as error:
-                # connections of a node that stopped a moment ago keep the port busy for a bind of this kind, and do no harm
+                # connections of a node that stopped a moment ago make this kind of bind fail, and do no harm
                 if error.errno != errno.EADDRINUSE or _answers(address):
                     raise _cannot_listen(address.port, text, error) from error
 
 
 def _answers(address: TcpAddress) -> bool:
-    """Does somebody accept connections there?"""
+    """Whether somebody accepts connections at the address."""
     host = address.host
     if address.ip is not None and address.ip.is_unspecified:
         host = "::1" if address.family == "ip6" else "127.0.0.1"

@@ -1,5 +1,5 @@
-"""The ways into the swarm that a home knows: files with the addresses of its own running roles, of gates used before, and of peers that
-its roles were connected with lately.
+"""The ways into the swarm that a home knows: files with the addresses of its own running roles, of gates used before, and of peers to which
+its roles were recently connected.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ADDRESSES_EACH: Final = 2
 
 
 def local_gates(home: Home) -> tuple[str, ...]:
-    """The gate that runs, or last ran, on this home; empty where there is none."""
+    """The gate that runs, or last ran, in this home; empty if there is none."""
     return read_addresses(home.gate_file)
 
 
 def read_addresses(path: Path) -> tuple[str, ...]:
-    """The lines of an address file; empty where there is none."""
+    """The lines of an address file; empty if there is none."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -37,13 +37,13 @@ def read_addresses(path: Path) -> tuple[str, ...]:
 
 
 def write_addresses(path: Path, addresses: Sequence[str]) -> None:
-    """Write an address file, for the commands of the same home. Raises `ResourceError`."""
+    """Write an address file for the commands of the same home. Raises `ResourceError`."""
     write_durably(path, "".join(f"{address}\n" for address in addresses).encode("ascii"))
 
 
 @contextlib.contextmanager
 def addresses_file(path: Path, addresses: Sequence[str]) -> Iterator[None]:
-    """An address file for the block. The caller holds the role's folder lock: the next process writes its own at once."""
+    """Keep an address file during the block. The caller holds the role's folder lock: the next process writes its own file at once."""
     write_addresses(path, addresses)
     try:
         yield
@@ -53,7 +53,7 @@ def addresses_file(path: Path, addresses: Sequence[str]) -> Iterator[None]:
 
 
 def worker_addresses(home: Home) -> tuple[str, ...]:
-    """The worker that runs on this home, which is a way in like a gate; empty where there is none."""
+    """The worker that runs in this home, which is a way in like a gate; empty if there is none."""
     addresses = read_addresses(home.worker_file)
     if not addresses or not home.key("worker").exists():
         return ()
@@ -62,7 +62,7 @@ def worker_addresses(home: Home) -> tuple[str, ...]:
 
 
 def save_gates(home: Home, gates: Sequence[str], role: Role = "scheduler") -> None:
-    """Save the gates a campaign was submitted through, or a worker joined by, for the home's other commands. Raises `ResourceError`.
+    """Save the gates used to submit a campaign or to join as a worker, for the home's other commands. Raises `ResourceError`.
 
     Leaves out the home's own worker, which has its own file.
     """
@@ -73,17 +73,17 @@ def save_gates(home: Home, gates: Sequence[str], role: Role = "scheduler") -> No
 
 
 def recent_gates(home: Home, roles: Sequence[Role] = ("scheduler", "worker")) -> tuple[str, ...]:
-    """The gates of the latest campaign, then those that this home's worker joined by last."""
+    """The gates of the latest campaign, then those that this home's worker last joined through."""
     return tuple(dict.fromkeys(gate for role in roles for gate in read_addresses(_recent_file(home, role))))
 
 
 def read_peers(path: Path) -> tuple[str, ...]:
-    """The valid lines of a file of known peers; empty where there is none."""
+    """The valid lines of a file of known peers; empty if there is none."""
     return tuple(line for line in read_addresses(path)[: MAX_PEERS * ADDRESSES_EACH] if _is_valid(line))
 
 
 def _is_valid(line: str) -> bool:
-    from swarm.net.addresses import (  # with them comes libp2p's address parser: not for every command
+    from swarm.net.addresses import (  # loads libp2p's address parser, which few commands need
         split_peer,
         usable,
     )
@@ -97,14 +97,14 @@ def _is_valid(line: str) -> bool:
 
 
 def known_peers(home: Home, roles: Sequence[Role] = ("scheduler", "worker")) -> tuple[str, ...]:
-    """Peers that these roles of the home were connected with lately: ways in when no gate answers."""
+    """Peers to which these roles of the home were recently connected: ways in when no gate answers."""
     return tuple(dict.fromkeys(line for role in roles for line in read_peers(home.peers_file(role))))
 
 
 def gates_in_use(
     home: Home, configured: Sequence[str] = (), roles: Sequence[Role] = ("scheduler", "worker")
 ) -> tuple[str, ...]:
-    """The configured gates, else this home's own gate, else those that its `roles` used last."""
+    """The configured gates, else this home's own gate, else the gates that its `roles` last used."""
     return tuple(configured) or local_gates(home) or recent_gates(home, roles)
 
 
@@ -122,8 +122,8 @@ MOST_TRIED: Final = 16
 def any_answers(
     gates: Sequence[str], within_s: float = ANSWER_WITHIN_S, connect: Connect = socket.create_connection
 ) -> bool:
-    """Whether anybody listens at one of these addresses, so that a wrong one shows at once. Blocks until one answers, for `within_s` at
-    most: names that nobody resolves and addresses that stay silent hold nothing up."""
+    """Whether anybody listens at one of these addresses, so that a wrong address is noticed at once. Blocks until one answers, at most for
+    `within_s`: unresolvable names and silent addresses delay nothing further."""
     answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def reach(gate: str) -> None:
@@ -142,8 +142,8 @@ def any_answers(
 
 
 def _reached(gate: str, within_s: float, connect: Connect) -> bool:
-    """Raises `OSError`."""
-    from swarm.net.addresses import parse_tcp  # with it comes libp2p's address parser: not for every command
+    """Whether the gate accepts a connection. Raises `OSError`."""
+    from swarm.net.addresses import parse_tcp  # loads libp2p's address parser, which few commands need
 
     address = parse_tcp(gate)
     if address is None:

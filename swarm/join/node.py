@@ -1,4 +1,5 @@
-"""Starts the node of any role: folder locked, key loaded, incarnation raised, host open, index running, health answered.
+"""Starts the node of any role: locks the folder, loads the key, raises the incarnation, opens the host, runs the index, answers health
+checks.
 
 async with open_node("worker", home, settings, holder=True) as node:
     ... node.network, node.index, node.identity, node.incarnation
@@ -48,19 +49,19 @@ log = structlog.get_logger("sark.node")
 LOCK_WAIT_S: Final = 0.25
 """A command that only checks whether a node runs here holds the lock for a moment."""
 CONTACTS_S: Final = 2.0
-"""How long the current gates are remembered: they are asked for many times a second, and stand in files."""
+"""How long the current gates are cached: they are needed many times per second, and are read from files."""
 FALLBACK_ROLES: Final[Mapping[Role, tuple[Role, ...]]] = {
     "worker": ("worker",),
     "gate": (),
     "scheduler": ("scheduler", "worker"),
 }
-"""For each role, the roles of this home whose last used gates it falls back on, if no gate is configured and this home has none."""
+"""Role → the roles of this home whose last used gates it falls back on, if no gate is configured and this home has none."""
 END_OF_INPUT: Final = "end of input"
 
 
 @dataclass(frozen=True, slots=True)
 class RunningNode:
-    """This node, on the network."""
+    """This role's node on the network."""
 
     home: Home
     role: Role
@@ -75,7 +76,7 @@ class RunningNode:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """Where others reach this node now: directly or through gates."""
+        """Where others reach this node now, directly or through gates."""
         return self.network.addresses if self.reach is None else self.reach.addresses
 
 
@@ -94,12 +95,12 @@ async def open_node(
 ) -> AsyncIterator[RunningNode]:
     """Run a node of `role` until the context ends; then withdraw its advert and close, within about a second.
 
-    `holder`: store adverts for others and route for them, while this node can be dialled. `identity`: if not the role's key.
-    `health`: answer pings. `admit`: which peers' adverts are stored; `gater`: who may connect. `tell` gets a line for people when it turns
-    out whether this node can be dialled.
+    `holder`: store adverts for others and route for them while this node can be dialled; `identity`: if not the role's key; `health`:
+    answer pings; `admit`: which peers' adverts are stored; `gater`: who may connect; `tell`: called with a line for the user once it is
+    known whether this node can be dialled.
 
-    Raises `ResourceError` when another node uses the folder, the key is damaged or readable by others, or a port is taken. Never raises
-    `Unreachable`: gates that do not answer yet are retried for ever.
+    Raises `ResourceError` if another node uses the folder, the key is damaged or readable by others, or a port is taken. Never raises
+    `Unreachable`: gates that do not answer yet are retried until the context ends.
     """
     folder = home.folder(role)
     gater = gater or ConnectionGater()
@@ -112,9 +113,9 @@ async def open_node(
         rng = random.Random()
 
         def gates() -> tuple[str, ...]:
-            """As of now: a gate may start later, or on another port."""
+            """The gates as of now: one may start later, or on another port."""
             ways = gates_in_use(home, settings.gates, FALLBACK_ROLES[role])
-            if role == "scheduler":  # its home's worker is a way in too, should the gate be gone
+            if role == "scheduler":  # its home's worker is a way in too if the gate is gone
                 ways = (*ways, *worker_addresses(home))
             return tuple(gate for gate in ways if identity.peer_id not in gate)
 
@@ -126,7 +127,7 @@ async def open_node(
             if trio.current_time() < read_at + CONTACTS_S:
                 return latest
             read_at = trio.current_time()
-            with contextlib.suppress(ResourceError):  # a file that makes no sense: the last ones stand
+            with contextlib.suppress(ResourceError):  # an invalid file: keep the last contacts
                 latest = gate_contacts(gates())
             return latest
 
@@ -193,8 +194,8 @@ def _answer_health(network: Network, pong: Pong) -> None:
 
 
 async def wait_for_stop(*, with_stdin: bool = False) -> str:
-    """Wait for Ctrl-C or SIGTERM; returns the signal's name. `with_stdin`: the end of standard input counts too, which ties this process
-    to its parent."""
+    """Wait for Ctrl-C or SIGTERM; return the signal's name. `with_stdin`: also for the end of standard input, which ties this process to
+    its parent."""
     requests: list[str] = []
     async with trio.open_nursery() as nursery:
 
@@ -212,7 +213,7 @@ async def watch_stop_requests(
     with_stdin: bool = False,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Call `on_request` at each request to stop, with the name of the signal or `END_OF_INPUT`. Runs for ever."""
+    """Call `on_request` at each request to stop, with the name of the signal or `END_OF_INPUT`. Runs until cancelled."""
     async with trio.open_nursery() as nursery:
 
         async def end_of_input() -> None:

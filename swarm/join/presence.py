@@ -1,6 +1,6 @@
 """How a node finds others and is found: reachability, AutoNAT, UPnP, neighbours on the LAN, and a file of known peers.
 
-The file has peers connected lately: ways into the swarm when no gate answers. One `/ip4/…/tcp/…/p2p/12D3Koo…` a line, latest first.
+The file lists recently connected peers: ways into the swarm when no gate answers. Each line is `/ip4/…/tcp/…/p2p/12D3Koo…`, latest first.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 MEET_WITHIN_S: Final = 5.0
 MAX_NEAR: Final = 16
-"""Neighbours among the ways in: whoever is on the LAN can be many of them."""
+"""Most neighbours among the ways in: an attacker on the LAN can pose as many."""
 FIRST_S: Final = 20.0
 EVERY_S: Final = 300.0
 SAMPLED: Final = 256
 ANYWHERE: tuple[Address, ...] = ("/ip4/0.0.0.0/tcp/0",)
-"""Any free port on every interface."""
+"""A free port on every interface."""
 
 log = structlog.get_logger("sark.node")
 
@@ -65,7 +65,7 @@ class FallbackPeers:
         self.lan: Lan | None = None
 
     def __call__(self) -> tuple[str, ...]:
-        """As `/ip4/…/tcp/…/p2p/12D3Koo…`: the newest neighbours first, but no more than leave room for known peers."""
+        """Addresses `/ip4/…/tcp/…/p2p/12D3Koo…`: newest neighbours first, limited so that known peers have room."""
         near = [] if self.lan is None else list(reversed(self.lan.neighbours.values()))[:MAX_NEAR]
         lines = [f"{address}/p2p/{contact.peer}" for contact in near for address in contact.addresses]
         return tuple(dict.fromkeys((*lines, *known_peers(self._home, self._roles))))
@@ -80,7 +80,7 @@ async def run_presence(
     fallback: FallbackPeers,
     tell: Callable[[str], object],
 ) -> None:
-    """Run all of it but the file of known peers, for ever. `index.run` must be running. Nothing here stops the node."""
+    """Run everything except the file of known peers, until cancelled. `index.run` must be running. Nothing here stops the node."""
     async with trio.open_nursery() as nursery:
         if keeper is not None:
             AutoNatServer(
@@ -96,7 +96,7 @@ async def run_presence(
             if settings.upnp and port is not None:
                 nursery.start_soon(keep_port_open, port, keeper.mapped, tell)
         if settings.lan and listens_beyond_loopback(settings.listen or ANYWHERE):
-            from swarm.reach.mdns import Lan  # 5 MiB, for those who have neighbours
+            from swarm.reach.mdns import Lan  # takes 5 MiB, so only if there may be neighbours
 
             meet = partial(_meet, network, index)
             fallback.lan = Lan(network.peer_id, lambda: network.addresses, meet, announce=role != "scheduler")
@@ -104,7 +104,7 @@ async def run_presence(
 
 
 async def _meet(network: Network, index: Index, contact: Contact) -> bool:
-    """A neighbour on the LAN counts as a holder once it has proved its key and answered; returns whether it has."""
+    """Check a neighbour on the LAN: it counts as a holder once it has proved its key and answered. Returns whether it proved its key."""
     try:
         await network.connect(contact.peer, contact.addresses, max_wait_s=MEET_WITHIN_S)
     except Unreachable as error:
@@ -118,7 +118,7 @@ async def _meet(network: Network, index: Index, contact: Contact) -> bool:
 
 
 def select_peers(network: Network, before: Sequence[str], rng: random.Random) -> tuple[str, ...]:
-    """The lines to write: a random sample of connected holders, then those of `before`."""
+    """The lines to write: a random sample of connected holders, then the lines of `before`."""
     live = set(network.connected())
     holders = network.table.closest(routing_key(network.peer_id), SAMPLED)
     near = [contact for contact in holders if contact.peer in live and usable(contact.addresses)]
@@ -133,7 +133,7 @@ def select_peers(network: Network, before: Sequence[str], rng: random.Random) ->
 
 
 async def record_peers(network: Network, path: Path, rng: random.Random) -> None:
-    """Write the file every few minutes, for ever."""
+    """Write the file every few minutes until cancelled."""
     pause = FIRST_S
     while True:
         await trio.sleep(pause)

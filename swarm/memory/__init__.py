@@ -1,1 +1,1 @@
-"""The network's face within one process, for tests and simulations."""
+"""The network interface within one process, for tests and simulations."""

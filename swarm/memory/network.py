@@ -1,15 +1,15 @@
 """A whole network in one process, on trio's clock: latency, loss, bandwidth, partitions, silent cuts and killed nodes.
 
-For tests and for the cluster simulator. Nodes are cheap objects without tasks of their own (only handlers run), so a
-thousand of them fit in one process, and under trio's autojump clock an hour of theirs takes seconds.
+For tests and the cluster simulator. Nodes are cheap objects without tasks of their own (only handlers run), so a process can hold a
+thousand of them, and under trio's autojump clock an hour of their time takes seconds.
 
     async with MemorySwarm(random.Random(1), latency_s=0.02) as swarm:
         gate = swarm.node(Identity.from_seed(1))
         node = swarm.node(Identity.from_seed(2))
         await node.connect(gate.peer_id, gate.addresses)
 
-Behind a NAT (`node(identity, behind="home")`) a node dials everybody and is dialled by its neighbours alone; others reach it
-through a gate where it has a reservation, as in the real network, but without limits on the bytes and life of one circuit.
+A node behind a NAT (`node(identity, behind="home")`) can dial everybody, but only its neighbours can dial it. Others reach it through a
+gate where it has a reservation, as in the real network, but without limits on the bytes and lifetime of a circuit.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ from swarm.net.routing_table import RoutingTable
 from swarm.p2p.dial_rules import DialRules
 
 HEAD_START_S: Final = 0.25
-"""Of direct addresses over circuits."""
+"""Head start of direct addresses over circuits."""
 CONNECT_ROUND_TRIPS: Final = 4
-"""TCP, then the names of the security and the muxer, with Noise in between: what libp2p needs before the first stream."""
+"""TCP, then negotiating security and muxer, with Noise in between: what libp2p needs before the first stream."""
 OPEN_ROUND_TRIPS: Final = 2
 RETRANSMIT_S: Final = 0.2
-"""A lost packet comes so much later (the least retransmission time of TCP)."""
+"""How much later a lost packet arrives (TCP's shortest retransmission time)."""
 NOTICE_S: Final = 8.0
-"""How long a silent link seems alive; as in the real network."""
+"""How long a silent link seems alive, as in the real network."""
 _EVERYWHERE: Final = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 Latency = float | Callable[[PeerId, PeerId], float]
 
 
 @dataclass(eq=False)
 class MemorySwarm:
-    """The network itself: who is there, who reaches whom, and how fast."""
+    """The network itself: which nodes exist, which of them reach each other, and how fast."""
 
     rng: random.Random
     _: KW_ONLY
     latency_s: Latency = 0.0
-    """One way, for all links or as a function of (from, to)."""
+    """One-way latency, for all links or as a function of (from, to)."""
     loss: float = 0.0
-    """Share of chunks that come `RETRANSMIT_S` late."""
+    """Share of chunks that arrive `RETRANSMIT_S` late."""
     bytes_per_s: float | None = None
-    """Of each link and direction; None: no limit."""
+    """Bandwidth of each link and direction; None: no limit."""
     notice_s: float = NOTICE_S
 
     def __post_init__(self) -> None:
         self.strays: Counter[Address] = Counter()
-        """Dials to addresses where the wanted peer is not: what the victim of a liar that announces its address would get."""
+        """Dials to addresses where the wanted peer is not: what a victim would receive whose address a liar announces."""
         self._nodes: dict[PeerId, MemoryNetwork] = {}
         self._links: dict[tuple[PeerId, PeerId], MemoryLink] = {}
-        """The direct ones."""
+        """Direct links."""
         self._relayed: dict[tuple[PeerId, PeerId], MemoryLink] = {}
         self._cuts: set[tuple[PeerId, PeerId]] = set()
         self._made = 0
@@ -90,13 +90,13 @@ class MemorySwarm:
             await self._manager.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
             if error is not None and list(group.exceptions) == [error]:
-                return  # the nursery wraps what the caller's own block raised; let it go on as it was
+                return  # the nursery wraps the exception of the caller's block; let it propagate unwrapped
             raise
 
     def node(self, identity: Identity, holder: bool = True, behind: str | None = None) -> MemoryNetwork:
-        """A new node. One that is no `holder` has no address: it dials, and nobody dials it.
+        """Add a node. A node that is no `holder` has no address: it dials, and nobody dials it.
 
-        `behind`: the NAT it sits behind; it is dialled by those behind the same one alone, and packets of others vanish.
+        `behind`: the NAT it is behind. Only nodes behind the same NAT can dial it; packets of others vanish.
         """
         self._made += 1
         address = f"/ip4/10.{self._made >> 16 & 255}.{self._made >> 8 & 255}.{self._made & 255}/tcp/4001"
@@ -104,10 +104,10 @@ class MemorySwarm:
         self._nodes[node.peer_id] = node
         return node
 
-    # -- what can go wrong -----------------------------------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------------------------------------
 
     def kill(self, peer: PeerId) -> None:
-        """The process is gone at once: its handlers stop, its links break, new dials are refused."""
+        """End the node's process at once: its handlers stop, its links break, new dials are refused."""
         links = self.links_of(peer) + [link for link in self._relayed.values() if link.via == peer]
         node = self._nodes.pop(peer, None)
         if node is not None:
@@ -116,7 +116,7 @@ class MemorySwarm:
             link.sever()
 
     def cut_silently(self, a: PeerId, b: PeerId) -> None:
-        """Packets between the two vanish; both notice after `notice_s`. Circuits that lead through one of them vanish with it."""
+        """Make packets between the two vanish; both notice after `notice_s`. Circuits that lead through one of them vanish too."""
         pair = _pair(a, b)
         self._cuts.add(pair)
         if pair in self._links:
@@ -126,49 +126,49 @@ class MemorySwarm:
                 link.cut()
 
     def translate(self, peer: PeerId, behind: str | None) -> None:
-        """Put a node behind a NAT, or in the open (None). Links that live go on."""
+        """Put a node behind a NAT, or in the open (None). Live links continue."""
         self._nodes[peer].behind = behind
 
     def punch(self, a: PeerId, b: PeerId) -> None:
-        """Give the two a direct link in addition to their circuit, as hole punching does. New streams take it."""
+        """Give the two nodes a direct link in addition to their circuit, as hole punching does. New streams use it."""
         low, high = _pair(a, b)
         if self._live(self._links, low, high) is None:
             self._links[low, high] = self._new_link(low, high)
 
     def partition(self, a: Iterable[PeerId], b: Iterable[PeerId]) -> None:
-        """Packets between the two groups vanish."""
+        """Make packets between the two groups vanish."""
         others = tuple(b)
         for one in a:
             for other in others:
                 self.cut_silently(one, other)
 
     def heal(self) -> None:
-        """All packets pass again. Links that were given up stay broken; the others go on where they were."""
+        """Let all packets pass again. Links that were given up stay broken; the others continue where they stopped."""
         self._cuts.clear()
         for link in (*self._links.values(), *self._relayed.values()):
             if link.cut_at is not None:
                 link.mend()
 
-    # -- for the nodes -----------------------------------------------------------------------------------------------------
+    # -- used by the nodes -------------------------------------------------------------------------------------------------
 
     def latency(self, a: PeerId, b: PeerId) -> float:
-        """One-way seconds."""
+        """One-way latency in seconds."""
         return self.latency_s if isinstance(self.latency_s, float | int) else self.latency_s(a, b)
 
     def alive(self, peer: PeerId) -> MemoryNetwork | None:
         return self._nodes.get(peer)
 
     def link(self, a: PeerId, b: PeerId) -> MemoryLink | None:
-        """The live connection of the two; the direct one where there are both kinds."""
+        """The live connection of the two nodes; the direct one if there are both kinds."""
         low, high = _pair(a, b)
         return self._live(self._links, low, high) or self._live(self._relayed, low, high)
 
     def direct(self, a: PeerId, b: PeerId) -> MemoryLink | None:
-        """The live direct connection of the two."""
+        """The live direct connection of the two nodes."""
         return self._live(self._links, *_pair(a, b))
 
     def dialable(self, a: PeerId, b: PeerId) -> bool:
-        """Would `b` answer if `a` dialled it now at its address?"""
+        """Whether `b` would answer if `a` dialled its address now."""
         node, other = self._nodes.get(a), self._nodes.get(b)
         return (
             node is not None
@@ -191,14 +191,14 @@ class MemorySwarm:
         return MemoryLink(low, high, self._delay, self.notice_s, via)
 
     async def dial(self, a: PeerId, b: PeerId) -> MemoryLink:
-        """Connect; waits for ever across a cut, as packets without an answer do."""
+        """Connect; across a cut this never returns, like packets that get no answer."""
         await self.round_trips(a, b, CONNECT_ROUND_TRIPS)
         if b not in self._nodes:
             raise Unreachable(f"no way to {b}: connection refused", refused=True)
         if a not in self._nodes:
             raise Unreachable("this node was killed")
         if self._nodes[b].behind not in {None, self._nodes[a].behind}:
-            await trio.sleep_forever()  # its NAT drops what was not asked for
+            await trio.sleep_forever()  # its NAT drops unsolicited packets
         link = self.direct(a, b)
         if link is None:
             low, high = _pair(a, b)
@@ -207,7 +207,7 @@ class MemorySwarm:
         return link
 
     async def knock(self, a: PeerId, b: PeerId, address: Address) -> bool:
-        """Does `b` answer `a` at that very address?"""
+        """Whether `b` answers `a` at exactly this address."""
         await self.round_trips(a, b, OPEN_ROUND_TRIPS)
         other = self._nodes.get(b)
         if other is None or address not in other.addresses:
@@ -218,7 +218,7 @@ class MemorySwarm:
         return True
 
     async def call(self, a: PeerId, b: PeerId, gate: PeerId) -> MemoryLink:
-        """Connect through a gate to which `a` has a link, and where `b` holds a place."""
+        """Connect through a gate to which `a` has a link, and at which `b` has a reservation."""
         await self.round_trips(a, gate, OPEN_ROUND_TRIPS)
         caller, server = self._nodes.get(a), self._nodes.get(gate)
         if caller is None or server is None or server.gate is None or self.direct(a, gate) is None:
@@ -240,7 +240,7 @@ class MemorySwarm:
             server.gate.abandon(circuit)
 
     async def open(self, link: MemoryLink, opener: PeerId, protocol: str) -> MemoryStream:
-        """Ask the other end for a stream."""
+        """Open a stream with the other end."""
         other = link.other(opener)
         await self.round_trips(opener, other, OPEN_ROUND_TRIPS, link.via)
         server = self._nodes.get(other)
@@ -252,7 +252,7 @@ class MemorySwarm:
         return near_end
 
     async def round_trips(self, a: PeerId, b: PeerId, count: int, via: PeerId | None = None) -> None:
-        """Wait for `count` round trips between `a` and `b`; wait for ever across a cut."""
+        """Wait for `count` round trips between `a` and `b`; across a cut this never returns."""
         late = RETRANSMIT_S if self.rng.random() < self.loss else 0.0
         await trio.sleep(2 * count * self.one_way(a, b, via) + late)
         legs = (_pair(a, b),) if via is None else (_pair(a, via), _pair(via, b))
@@ -260,19 +260,19 @@ class MemorySwarm:
             await trio.sleep_forever()
 
     def one_way(self, a: PeerId, b: PeerId, via: PeerId | None) -> float:
-        """Seconds from `a` to `b`, through a gate or not."""
+        """Seconds from `a` to `b`, directly or through a gate."""
         return self.latency(a, b) if via is None else self.latency(a, via) + self.latency(via, b)
 
     def _delay(
         self, sender: PeerId, receiver: PeerId, size: int, via: PeerId | None = None
     ) -> tuple[float, float]:
-        """Seconds that `size` bytes are under way, and seconds that they keep the line busy."""
+        """Seconds that `size` bytes are under way, and seconds for which they occupy the line."""
         late = RETRANSMIT_S if self.loss and self.rng.random() < self.loss else 0.0
         on_the_line = size / self.bytes_per_s if self.bytes_per_s else 0.0
         return self.one_way(sender, receiver, via) + late, on_the_line
 
     def links_of(self, peer: PeerId) -> list[MemoryLink]:
-        """Its connections, dead ones that nobody noticed among them."""
+        """A node's connections, including dead ones that nobody has noticed."""
         node = self._nodes.get(peer)
         pairs = [_pair(peer, other) for other in node.met] if node is not None else []
         return [links[pair] for links in (self._links, self._relayed) for pair in pairs if pair in links]
@@ -286,19 +286,19 @@ class MemoryNetwork:
     ) -> None:
         self.peer_id: Final = identity.peer_id
         self.behind = behind
-        """The NAT it sits behind."""
+        """The NAT that this node is behind."""
         self.gate: MemoryGate | None = None
-        """What makes it a relay."""
+        """Makes this node a relay; None: it is not one."""
         self.inbound = InboundStreams(identity.peer_id)
         self.met: dict[PeerId, None] = {}
-        """Every peer it ever had a link with."""
+        """Every peer with which this node ever had a link."""
         self.called_at = -math.inf
         self._reservations: dict[PeerId, tuple[MemoryLink, float, Reservation]] = {}
         self._swarm = swarm
         self._identity = identity
         self._addresses = addresses
         self._reported: dict[PeerId, set[Address]] = {}
-        """The direct addresses of each peer, as reported so far."""
+        """The direct addresses reported so far for each peer."""
         self.table = RoutingTable(identity.peer_id)
         self._given: set[Address] = set()
         self._rules = DialRules(networks=lambda: _EVERYWHERE, given=self._given.__contains__)
@@ -311,7 +311,7 @@ class MemoryNetwork:
 
     @property
     def seen_ip(self) -> str:
-        """Where its packets are seen to come from: all of a NAT from one address."""
+        """The IP from which its packets seem to come: the same for all nodes behind one NAT."""
         address = parse_tcp(self._addresses[0]) if self._addresses and self.behind is None else None
         if address is not None:
             return address.host
@@ -352,7 +352,7 @@ class MemoryNetwork:
         return await self._race(peer, direct, relayed)
 
     def _direct_addresses(self, peer: PeerId, addresses: Sequence[Address]) -> set[Address]:
-        """These, and all that were given or learned before."""
+        """These direct addresses, and all that were given or learned before."""
         contact, direct = self.table.get(peer), self._reported.setdefault(peer, set())
         direct.update(contact.addresses if contact is not None else ())
         direct.update(address for address in addresses if parse_circuit(address) is None)
@@ -371,7 +371,7 @@ class MemoryNetwork:
         return await self._swarm.dial(self.peer_id, peer)
 
     async def _race(self, peer: PeerId, direct: set[Address], relayed: tuple[Circuit, ...]) -> MemoryLink:
-        """The first link that comes about: direct, or after its head start through a gate."""
+        """The first link to be established: direct, or through a gate after the head start."""
         links: list[MemoryLink] = []
         failures: list[str] = []
 

@@ -16,17 +16,17 @@ log = structlog.get_logger(__name__)
 
 
 class MemoryGate:
-    """A simulated gate: its reservations, and which circuit each link is."""
+    """A simulated gate: its reservations, and the circuit of each link."""
 
     def __init__(self, me: PeerId, address: Address, reservations: RelayReservations) -> None:
         self._me = me
         self._address = address
         self._reservations = reservations
         self.circuits: dict[MemoryLink, OpenCircuit] = {}
-        """The established ones."""
+        """Established circuits."""
 
     def reserve(self, peer: PeerId, ip: str) -> Reservation:
-        """A reservation for `peer`. Raises `Refused`."""
+        """Make a reservation for `peer`. Raises `Refused`."""
         now = trio.current_time()
         try:
             slot = self._reservations.reserve(peer, ip, now)
@@ -39,7 +39,7 @@ class MemoryGate:
         return Reservation(self._me, address, slot.until - now)
 
     def begin(self, source: PeerId, ip: str, target: PeerId, connected: bool) -> OpenCircuit:
-        """A circuit being set up; without a connection with its target the reservation is over. Raises `Unreachable`."""
+        """Begin to set up a circuit. Without a connection with the target, its reservation has ended. Raises `Unreachable`."""
         if not connected:
             self._reservations.release(target)
         for link in [link for link in self.circuits if link.dead]:
@@ -56,7 +56,7 @@ class MemoryGate:
 
 
 class InboundStreams:
-    """The handlers of one node and the streams they serve, within the limits of the real network."""
+    """The handlers of one node and the streams they serve, with the limits of the real network."""
 
     def __init__(self, me: PeerId) -> None:
         self._me = me
@@ -65,13 +65,13 @@ class InboundStreams:
         self._serving: set[trio.CancelScope] = set()
 
     def handle(self, protocol: str, handler: Handler) -> None:
-        """One handler for each protocol."""
+        """Set the only handler of a protocol."""
         if protocol in self._handlers:
             raise LocalProtocolError(f"{protocol} has a handler already")
         self._handlers[protocol] = handler
 
     def accept(self, nursery: trio.Nursery, stream: MemoryStream) -> None:
-        """Serve one inbound stream. Raises `Unreachable`, for the opener, when it is not served."""
+        """Serve one inbound stream. Raises `Unreachable`, for the opener, if it is not served."""
         handler = self._handlers.get(stream.protocol)
         if handler is None:
             raise Unreachable(f"no way to {self._me}: it does not speak {stream.protocol}")
@@ -92,7 +92,7 @@ class InboundStreams:
                 log.debug("inbound stream failed", peer=stream.peer, protocol=stream.protocol)
             except SarkError as error:
                 log.info("inbound stream refused", peer=stream.peer, protocol=stream.protocol, why=error.what)
-            except Exception:  # as in the real network: a handler's bug costs its stream, not the node
+            except Exception:  # as in the real network: a bug in a handler costs its stream, not the node
                 log.exception(
                     "a handler failed; its stream is reset", peer=stream.peer, protocol=stream.protocol
                 )
@@ -104,6 +104,6 @@ class InboundStreams:
         nursery.start_soon(serve)
 
     def stop(self) -> None:
-        """Cancel every handler where it is."""
+        """Cancel every handler at once."""
         for scope in tuple(self._serving):
             scope.cancel()

@@ -1,6 +1,6 @@
-"""Streams of the simulated network: ordered, reliable while the link lives, with a window, and no task of their own.
+"""Streams of the simulated network: ordered, reliable while the link lives, with a window, and without tasks of their own.
 
-A chunk carries the time of its arrival. Whoever reads sleeps until then; whoever writes sleeps while the window is full.
+A chunk carries its time of arrival. A reader sleeps until then; a writer sleeps while the window is full.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EOF: Final = b""
 
 
 class MemoryLink:
-    """The connection of two nodes. `cut_at`: since when packets vanish without a word; None while they pass."""
+    """The connection of two nodes. `cut_at`: since when packets vanish silently; None while they pass."""
 
     def __init__(
         self,
@@ -36,20 +36,20 @@ class MemoryLink:
     ) -> None:
         self.ends = (low, high)
         self.via = via
-        """The gate it goes through; None for a direct one."""
+        """The gate that the link goes through; None for a direct link."""
         self.broken = False
         self.cut_at: float | None = None
         self._delay = delay
         self._notice_s = notice_s
         self._waited_at: Counter[ParkingLot] = Counter()
         self._free_at = {low: 0.0, high: 0.0}
-        """When the last byte that each end has sent arrives."""
+        """When the last byte sent by each end arrives."""
 
     def other(self, peer: PeerId) -> PeerId:
         return self.ends[1] if peer == self.ends[0] else self.ends[0]
 
     def arrival(self, sender: PeerId, size: int) -> float:
-        """When `size` bytes sent now by `sender` arrive; never before what it sent earlier."""
+        """When `size` bytes that `sender` sends now will arrive; never before what it sent earlier."""
         under_way, on_the_line = self._delay(sender, self.other(sender), size, self.via)
         at = max(trio.current_time() + under_way, self._free_at[sender]) + on_the_line
         self._free_at[sender] = at
@@ -62,11 +62,11 @@ class MemoryLink:
 
     @property
     def dead(self) -> bool:
-        """Broken, or silent for so long that both ends have noticed."""
+        """Whether the link is broken, or has been silent for so long that both ends have noticed."""
         return self.broken or trio.current_time() >= self.dead_at
 
     def passes(self, at: float) -> bool:
-        """Has a chunk that was to arrive at `at` arrived?"""
+        """Whether a chunk due at `at` has arrived."""
         return at <= trio.current_time() and (self.cut_at is None or at <= self.cut_at)
 
     def cut(self) -> None:
@@ -75,7 +75,7 @@ class MemoryLink:
             self.wake()
 
     def mend(self) -> None:
-        """Packets pass again, unless the ends have given the link up."""
+        """Let packets pass again, unless the ends have given the link up."""
         if self.dead:
             self.broken = True
         self.cut_at = None
@@ -86,12 +86,12 @@ class MemoryLink:
         self.wake()
 
     def wake(self) -> None:
-        """The link itself has changed: everybody who waits on it looks again."""
+        """Wake everything that waits on the link, since the link itself has changed."""
         for lot in list(self._waited_at):
             lot.unpark_all()
 
     async def changed(self, pipe: _Pipe, until: float = math.inf, *, reading: bool = False) -> None:
-        """Wait until the pipe or the link changes, at most until `until`; `reading`: or until a chunk has arrived."""
+        """Wait until the pipe or the link changes, or until `until`; `reading`: also until a chunk arrives."""
         lot = pipe.lot
         self._waited_at[lot] += 1
         try:
@@ -112,16 +112,16 @@ class _Pipe:
     chunks: deque[tuple[float, bytes]] = field(default_factory=deque)
     unread: int = 0
     ended: bool = False
-    """The sender has said that it is done."""
+    """The sender has finished sending."""
     refused: bool = False
-    """The reader has gone; whatever is still sent breaks."""
+    """The reader has gone; further sending raises."""
     lot: ParkingLot = field(default_factory=ParkingLot)
-    """Its tasks are woken at each change."""
+    """Tasks to wake at each change."""
     reader: trio.CancelScope | None = None
     """Ends the reader's wait when the next chunk arrives."""
 
     def put(self, at: float, data: bytes) -> None:
-        """A chunk is under way, and arrives at `at`."""
+        """Add a chunk that arrives at `at`."""
         self.chunks.append((at, data))
         if self.reader is not None:
             self.reader.deadline = min(self.reader.deadline, at)
@@ -238,7 +238,7 @@ class MemoryStream:
         await trio.lowlevel.checkpoint()
 
     def drop(self) -> None:
-        """Abandon both ways at once."""
+        """Abandon both directions at once."""
         self._closed = True
         for pipe in (self._sends, self._receives):
             pipe.chunks.clear()
@@ -258,7 +258,7 @@ class MemoryStream:
 
 
 def stream_pair(link: MemoryLink, opener: PeerId, protocol: str) -> tuple[MemoryStream, MemoryStream]:
-    """The opener's end and the other one."""
+    """The opener's end and the other end of a new stream."""
     out, back = _Pipe(), _Pipe()
     return (
         MemoryStream(link, opener, protocol, sends=out, receives=back),

@@ -1,1 +1,1 @@
-"""The face of the network: identities, addresses, links that speak messages."""
+"""What the roles see of the network: identities, addresses, and links that carry messages."""

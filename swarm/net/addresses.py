@@ -1,7 +1,7 @@
-"""Addresses to announce: concrete ones, never `0.0.0.0`; and circuits, for nodes that nobody can dial.
+"""Addresses to announce: concrete ones, never `0.0.0.0`; and circuits, for nodes that nobody can dial directly.
 
-A circuit address names a gate where the node has a reservation: `/ip4/192.0.2.7/tcp/4101/p2p/12D3KooGATE/p2p-circuit`. The node's own
-`/p2p/12D3KooNODE` is left out, as in other addresses: the advert names it.
+A circuit address names a gate where the node has a reservation: `/ip4/192.0.2.7/tcp/4101/p2p/12D3KooGATE/p2p-circuit`. Like other
+addresses, it leaves out the node's own `/p2p/12D3KooNODE`, which the advert contains.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from swarm.net.identity import peer_id_bytes
 from swarm.net.interfaces import INTERFACES
 
 MAX_CIRCUITS: Final = 4
-"""A node has reservations at about two gates; more would only be there to have gates dialled."""
+"""A node has reservations at about two gates; a longer list would only serve to have gates dialled."""
 
 PeerId = str
 """Base58 of the multihash of an Ed25519 public key, as libp2p writes it (`12D3Koo…`); the key can be read back from it."""
@@ -58,7 +58,7 @@ class TcpAddress:
 
     @property
     def ip(self) -> _IpAddress | None:
-        """The IP address; None for a name."""
+        """The IP address; None for a DNS name."""
         return ipaddress.ip_address(self.host) if self.family in {"ip4", "ip6"} else None
 
 
@@ -68,7 +68,7 @@ class Circuit:
 
     gate: PeerId
     address: Address
-    """Where the gate is dialled: TCP, without `/p2p/…`."""
+    """The gate's TCP address, without `/p2p/…`."""
 
     def __str__(self) -> str:
         return f"{self.address}/p2p/{self.gate}/p2p-circuit"
@@ -76,7 +76,7 @@ class Circuit:
 
 @lru_cache(maxsize=8192)
 def parse_tcp(address: str) -> TcpAddress | None:
-    """The TCP address in a multiaddr, without any `/p2p/…`; None for another kind, or a circuit."""
+    """The TCP address in a multiaddr, without any `/p2p/…`; None for a circuit or any other kind."""
     try:
         parts = [(protocol.name, value) for protocol, value in Multiaddr(address).items()]
     except (MultiaddrError, ValueError):
@@ -92,7 +92,7 @@ def parse_tcp(address: str) -> TcpAddress | None:
 
 
 def parse_circuit(address: str) -> Circuit | None:
-    """The circuit in a multiaddr, without any final `/p2p/…`; None for another kind, or two gates."""
+    """The circuit in a multiaddr, without any final `/p2p/…`; None for any other kind, or for two gates."""
     where, mark, rest = address.partition("/p2p-circuit")
     relay, named, gate = where.rpartition("/p2p/")
     tcp = parse_tcp(relay)
@@ -115,9 +115,9 @@ def split_peer(address: str) -> tuple[PeerId, Address]:
 
 
 def concrete(listening: Iterable[str]) -> tuple[Address, ...]:
-    """The addresses to announce for what we listen on: each wildcard becomes this machine's addresses.
+    """The addresses to announce for those we listen on: each wildcard becomes this machine's addresses.
 
-    Loopback is left out unless it was asked for or is all there is; link-local addresses always, since they need an interface name.
+    Loopback is left out unless it was requested or is the only address; link-local addresses always are, since they need an interface name.
     """
     preferred: dict[str, bool] = {}
     for text in listening:
@@ -134,7 +134,7 @@ def concrete(listening: Iterable[str]) -> tuple[Address, ...]:
 
 
 def usable(addresses: Iterable[object]) -> tuple[Address, ...]:
-    """The addresses that can be dialled directly: TCP, of one machine, without `/p2p/…`, each once, at most 16."""
+    """The addresses that can be dialled directly: TCP, of one machine, without `/p2p/…`, without duplicates, at most 16."""
     unique: dict[str, None] = {}
     for item in addresses:
         address = parse_tcp(str(item))
@@ -144,12 +144,12 @@ def usable(addresses: Iterable[object]) -> tuple[Address, ...]:
 
 
 def without_names(addresses: Iterable[Address]) -> tuple[Address, ...]:
-    """Those with IP addresses. Only names of the user's own configuration are resolved: a stranger's may take half a minute each."""
+    """The IP addresses among these. Only DNS names that the user configured are resolved: a stranger's may take half a minute each."""
     return tuple(address for address in addresses if not address.startswith("/dns"))
 
 
 def from_wire(raw: Sequence[bytes]) -> tuple[Address, ...]:
-    """The directly dialable addresses among binary multiaddrs of another peer, names left out."""
+    """The directly dialable addresses among another peer's binary multiaddrs, without DNS names."""
     texts: list[str] = []
     for body in raw[:16]:
         try:
@@ -160,7 +160,7 @@ def from_wire(raw: Sequence[bytes]) -> tuple[Address, ...]:
 
 
 def circuits(addresses: Iterable[object]) -> tuple[Circuit, ...]:
-    """The circuits among a peer's addresses, each once, at most MAX_CIRCUITS."""
+    """The circuits among a peer's addresses, without duplicates, at most `MAX_CIRCUITS`."""
     parsed = (parse_circuit(str(item)) for item in addresses)
     return tuple(dict.fromkeys(circuit for circuit in parsed if circuit is not None))[:MAX_CIRCUITS]
 
@@ -172,8 +172,8 @@ def all_addresses(addresses: Iterable[object]) -> tuple[Address, ...]:
 
 
 def _undialable(ip: _IpAddress) -> bool:
-    """Unspecified, multicast and link-local addresses (cloud metadata services among them), and IPv4 embedded in IPv6, which nobody
-    announces and which would bypass the checks of IPv4."""
+    """Whether an address is unspecified, multicast or link-local (such as cloud metadata services), or IPv4 embedded in IPv6, which nobody
+    announces and which would bypass the IPv4 checks."""
     if isinstance(ip, ipaddress.IPv6Address) and (
         ip.ipv4_mapped or ip.sixtofour or ip.teredo or ip in _NAT64
     ):
@@ -182,7 +182,7 @@ def _undialable(ip: _IpAddress) -> bool:
 
 
 def observed_addresses(addresses: Iterable[Address], observed_at: Address) -> tuple[Address, ...]:
-    """The addresses of a peer that have the IP at which it is seen."""
+    """Those of a peer's addresses that have the IP at which it is seen."""
     observed = parse_tcp(observed_at)
     if observed is None:
         return ()
@@ -191,7 +191,7 @@ def observed_addresses(addresses: Iterable[Address], observed_at: Address) -> tu
 
 
 def check_listen(addresses: Sequence[Address]) -> list[Multiaddr]:
-    """The addresses to listen on. Raises `ResourceError` when one is not an IP address with a TCP port."""
+    """The addresses to listen on. Raises `ResourceError` if one is not an IP address with a TCP port."""
     for text in addresses:
         address = parse_tcp(text)
         if address is None or address.ip is None:
@@ -202,7 +202,7 @@ def check_listen(addresses: Sequence[Address]) -> list[Multiaddr]:
 
 
 def own_ips() -> frozenset[str]:
-    """The IP addresses of this machine's interfaces, loopback among them."""
+    """The IP addresses of this machine's interfaces, including loopback."""
     return frozenset(map(str, _interface_addresses(socket.AF_INET, socket.AF_INET6)))
 
 
@@ -217,7 +217,7 @@ def _interface_addresses(*families: int) -> list[_IpAddress]:
 
 
 def network_of(ip: str) -> str:
-    """The /24 of an IPv4 address, the /48 of an IPv6 one; IPv4-mapped IPv6 counts as IPv4."""
+    """The /24 of an IPv4 address or the /48 of an IPv6 address; IPv4-mapped IPv6 counts as IPv4."""
     address = ipaddress.ip_address(ip.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -246,7 +246,7 @@ def gate_contacts(gates: Sequence[str]) -> tuple[Contact, ...]:
 
 
 def peer_contacts(addresses: Iterable[str]) -> tuple[Contact, ...]:
-    """The peers of `…/p2p/12D3Koo…`, each once, reached directly or through a gate. What is no such address is left out."""
+    """The peers in addresses `…/p2p/12D3Koo…`, each once, reached directly or through a gate. Invalid addresses are left out."""
     by_peer: dict[PeerId, list[Address]] = {}
     for text in addresses:
         where, _, peer = text.rpartition("/p2p/")
@@ -259,24 +259,24 @@ def peer_contacts(addresses: Iterable[str]) -> tuple[Contact, ...]:
 
 
 def dialled(addresses: Iterable[str]) -> tuple[Address, ...]:
-    """Where `…/p2p/12D3Koo…` addresses have a node dial: the peer's own addresses, and those of gates on the way."""
+    """The addresses that a node dials for `…/p2p/12D3Koo…` addresses: the peer's own, and those of gates on the way."""
     found = [address for contact in peer_contacts(addresses) for address in contact.addresses]
     return (*usable(found), *(circuit.address for circuit in circuits(found)))
 
 
 def is_private(address: Address) -> bool:
-    """Whether it is not a global IP address."""
+    """Whether the address is not a global IP address."""
     where = parse_tcp(address)
     return where is not None and where.ip is not None and not where.ip.is_global
 
 
 def is_loopback(address: Address) -> bool:
-    """Whether it is a loopback address."""
+    """Whether the address is a loopback address."""
     where = parse_tcp(address)
     return where is not None and where.ip is not None and where.ip.is_loopback
 
 
 def public_network(addresses: Iterable[Address]) -> str:
-    """The public network (/24, IPv6 /48) of the first public address; empty for private, loopback and relayed ones."""
+    """The public network (/24, IPv6 /48) of the first public address; empty if all are private, loopback or relayed."""
     parsed = filter(None, map(parse_tcp, addresses))
     return next((network_of(where.host) for where in parsed if where.ip and where.ip.is_global), "")

@@ -1,7 +1,7 @@
-"""What work for peers costs, and who may cause how much of it. Pure: time is an argument.
+"""What work for peers costs, and how much of it each peer may cause. Pure: time is an argument.
 
-Costs are µs of this process's processor time, estimated. Each service declares what a call costs; it is charged to a bucket of the peer and
-one of its network. `swarm.net.governor` applies it.
+Costs are estimates, in µs of this process's processor time. Each service declares the cost of a call, which is charged to a bucket of the
+peer and one of its network. `swarm.net.governor` applies these rules.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from swarm.net.limits import decrement
 T = TypeVar("T")
 
 CALL_US: Final = 150.0
-"""Reading any call and sending a short answer (an estimate)."""
+"""To read any call and send a short answer (an estimate)."""
 NOTE_US: Final = 60.0
-"""Reading any note, or an answer that nobody waits for."""
+"""To read any note, or an answer that nobody waits for."""
 VERIFY_US: Final = 100.0
-"""Checking one signature (an estimate)."""
+"""To check one signature (an estimate)."""
 TOKEN_US: Final = 2_000.0
-"""Proving a token with the longest chain (an estimate)."""
+"""To verify a token with the longest chain (an estimate)."""
 MANIFEST_BYTE_US: Final = 0.2
-"""Reading one byte of a pool's manifest (an estimate)."""
+"""To read one byte of a pool manifest (an estimate)."""
 BYTE_US: Final = 0.02
-"""Decoding, hashing or sending one byte."""
+"""To decode, hash or send one byte."""
 SLICE_US: Final = 2_000.0
-"""Work is cut into slices of about this; between two of them others have their turn."""
+"""Work is cut into slices of about this length; between two slices, others have their turn."""
 
 
 class PeerClass(StrEnum):
@@ -39,14 +39,14 @@ class PeerClass(StrEnum):
 
     STRANGER = "stranger"
     KNOWN = "known"
-    """Allowed by the owner, a member of a pool, or a gate of one's own."""
+    """Allowed by the owner, a member of a pool, or one of this node's own gates."""
     OWN = "own"
     """The owner's keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a peer may cause: µs a second on average, µs at once, and its weight among peers that wait for their turn."""
+    """What a peer may cause: µs per second on average, µs at once, and its weight among peers that wait for a turn."""
 
     per_s: float
     burst: float
@@ -62,39 +62,39 @@ SHARES: Final[Mapping[PeerClass, Share]] = {
     PeerClass.OWN: Share(math.inf, math.inf, 16),
 }
 REFUSALS: Final = Share(10_000, 50_000)
-"""What a peer may cause besides by calls that are answered `Busy` and by answers that nobody waits for; above it, it is not read."""
+"""What a peer may cause in addition, by calls answered `Busy` and answers that nobody waits for. Above this, nothing is read from it."""
 STREAM_US: Final = 1_000.0
-"""Taking a stream, agreeing on its protocol, or refusing it (an estimate)."""
+"""To take a stream and agree on its protocol, or to refuse it (an estimate)."""
 STREAMS: Final = Share(100, 256)
-"""In streams: a peer may open this many a second on average, and this many at once. Above this limit, its connection is not read."""
+"""In streams: a peer may open this many per second on average, and this many at once. Above this limit, its connection is not read."""
 FEW_TURNS: Final = 16
-"""A peer with at most this many recent turns, and at most this many turns a second on average, has its turn at once."""
+"""A peer with at most this many recent turns, and at most this many turns per second on average, has its turn at once."""
 SETTLES: Final = 4
 """Passes of the event loop in which a call is decoded, served and answered."""
 RESTS: Final = 3.0
-"""How long strangers that cause much work rest after each slice, in lengths of the slice, if there are several such strangers."""
+"""How long strangers that cause much work rest after each slice, as a multiple of the slice's duration, if there are several."""
 MOST_REST_S: Final = 0.05
 """The longest rest after a slice."""
 
 
 def rest_s(given_us: float, took_s: float) -> float:
-    """How long strangers rest after a slice that was estimated at `given_us` and took `took_s`: together they leave three quarters of the
-    processor to others, and to what takes no turns, such as reading from connections."""
+    """How long strangers rest after a slice that was estimated at `given_us` and took `took_s`. Together they leave three quarters of the
+    processor to others, and to work that takes no turns, such as reading from connections."""
     return min(RESTS * max(given_us * 1e-6, took_s), MOST_REST_S)
 
 
 def next_slice_us(given_us: float, took_s: float) -> float:
-    """What the slice after that one may cost, so that it takes no longer than a slice: costs are estimates, and machines are busy."""
+    """What the next slice may cost, so that it takes no longer than a slice should: costs are estimates, and machines are busy."""
     return SLICE_US * min(1.0, given_us * 1e-6 / took_s) if took_s > 0 else SLICE_US
 
 
 NETWORK_TIMES: Final = 4.0
-"""The share of one network (/24, IPv6 /48), in shares of a stranger."""
+"""The share of one network (/24, IPv6 /48), as a multiple of a stranger's."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """The µs that a peer, or a network, may still cause. Below zero it owes: what is too large for a bucket needs a full one."""
+    """The µs that a peer, or a network, may still cause. Negative: it owes. A cost larger than the bucket needs a full bucket."""
 
     spent: float = 0.0
     """µs below full."""
@@ -115,15 +115,15 @@ class Bucket:
         return 0.0 if share.burst == math.inf or missing <= 1e-6 else missing / share.per_s
 
     def charge(self, now: float, share: Share, cost: float) -> None:
-        """Take `cost`, whether or not it is there."""
+        """Take `cost`, even if the bucket holds less."""
         self.left(now, share)
         self.spent += cost
 
 
 class FairQueue(Generic[T]):
-    """Who is next, so that the backlog of one peer delays that peer and not others (start-time fair queueing).
+    """Decides who is next, so that a peer's backlog delays that peer and not others (start-time fair queueing).
 
-    Each item starts when the peer's last one would have ended, had the peer had a share of the processor by its weight.
+    Each item starts when the peer's previous item would have ended on a share of the processor that corresponds to the peer's weight.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class FairQueue(Generic[T]):
         return len(self._heap)
 
     def push(self, peer: str, weight: float, cost: float, item: T) -> None:
-        """`item` waits."""
+        """Add `item` to the queue."""
         start = max(self._now, self._ends.get(peer, 0.0))
         self._ends[peer] = start + cost / weight
         self._count += 1
@@ -147,11 +147,11 @@ class FairQueue(Generic[T]):
 
     @property
     def peers(self) -> int:
-        """How many have items here."""
+        """How many peers have items in the queue."""
         return len(self._waiting)
 
     def pop(self) -> tuple[float, T]:
-        """The cost of the next one, and itself."""
+        """Remove the next item; returns its cost and the item."""
         self._now, _, peer, cost, item = heapq.heappop(self._heap)
         decrement(self._waiting, peer)
         if self._ends.get(peer, math.inf) <= self._now:

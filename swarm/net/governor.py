@@ -1,4 +1,4 @@
-"""Lets peers use the processor in turns, and each within its share. One `Governor` for each node; `swarm.net.cost` is its pure part."""
+"""Lets peers use the processor in turns, each within its share. Each node has one `Governor`; `swarm.net.cost` is its pure part."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from swarm.net.memory import MemoryAccount
 AHEAD_S: Final = 0.002
 """Work that may begin without waiting for a turn, as long as nobody waits."""
 LIGHT_TRIES: Final = 5
-"""How often a light peer tries to begin before it waits among those that cause much."""
+"""How often a light peer tries to begin before it queues with the peers that cause much work."""
 CLASS_S: Final = 1.0
 """How long a peer's class is cached."""
 LOOK_S: Final = 1.0
-"""A link that waits for memory looks again after this."""
+"""A link that waits for memory checks again after this time."""
 LIGHT: Final = Share(FEW_TURNS, FEW_TURNS)
-"""In turns."""
+"""Counted in turns."""
 MOST_TURNS: Final = 4.0 * FEW_TURNS
-"""A peer that caused much counts as light again when it has caused little for as long as this many turns last."""
+"""Most turns counted for a peer, so that a peer that now causes little soon counts as light again."""
 MAX_PEERS: Final = 4_096
-"""Buckets kept; the one used least lately is forgotten first."""
+"""Buckets kept; the least recently used one is forgotten first."""
 MAX_NETWORKS: Final = 4_096
 
 
 @dataclass(eq=False)
 class Payer:
-    """One peer, to whom work is charged."""
+    """The account of one peer, to which its work is charged."""
 
     peer: PeerId
     governor: Governor
@@ -58,7 +58,7 @@ class Payer:
     share: Share = SHARES[PeerClass.STRANGER]
     refusals: Bucket = field(default_factory=Bucket)
     turns: Bucket = field(default_factory=Bucket)
-    """Its turns, however little they cost."""
+    """The peer's turns, whatever they cost."""
     streams: Bucket = field(default_factory=Bucket)
     """The streams that the peer opened."""
     network: Bucket | None = None
@@ -69,7 +69,7 @@ class Payer:
     _reading: trio.Lock = field(default_factory=trio.Lock)
 
     def admit(self, cost_us: float) -> float:
-        """Charge `cost_us` and return 0, or charge nothing and return the seconds after which there will be enough for it."""
+        """Charge `cost_us` and return 0; or charge nothing and return the seconds until the buckets can pay it."""
         now = self._look()
         wait = self.bucket.wait_s(now, self.share, cost_us)
         if self.network is not None:
@@ -81,7 +81,7 @@ class Payer:
         return 0.0
 
     def charge(self, cost_us: float) -> None:
-        """Charge what was done already."""
+        """Charge work that was already done."""
         now = self._look()
         self.bucket.charge(now, self.share, cost_us)
         if self.network is not None:
@@ -92,12 +92,12 @@ class Payer:
         self.refusals.charge(trio.current_time(), REFUSALS, cost_us)
 
     def unread_s(self) -> float:
-        """Seconds for which nothing is to be read of a peer that goes on although it was refused: until it would be served."""
+        """Seconds during which to read nothing from a peer that continues despite refusals: until it would be served again."""
         wait = self.refusals.wait_s(trio.current_time(), REFUSALS, 0.0) if self.refusals.spent else 0.0
         return max(wait, self.owes_s(CALL_US)) if wait else 0.0
 
     def owes_s(self, cost_us: float = 0.0) -> float:
-        """Seconds until the peer has paid what it owes, and has `cost_us` left."""
+        """Seconds until the peer has paid what it owes and has `cost_us` left."""
         now = self._look()
         wait = self.bucket.wait_s(now, self.share, cost_us)
         if self.network is not None:
@@ -106,12 +106,12 @@ class Payer:
 
     @property
     def light(self) -> bool:
-        """Whether this peer had so few turns recently that it does not wait behind peers with many turns."""
+        """Whether this peer had so few recent turns that it does not wait behind peers with many."""
         return not self.turns.wait_s(trio.current_time(), LIGHT, 1.0)
 
     async def read_turn(self) -> None:
-        """Wait until one more message of this peer is to be decoded. Its links wait one behind the other, so that many have no more turns
-        than one. At once, and no checkpoint, while nobody waits."""
+        """Wait for this peer's turn to have one more message decoded. Its links queue behind one another, so that many links get no more
+        turns than one. Returns at once, without a checkpoint, while nobody waits."""
         light = self._takes_turn()
         free = not (self._reading.locked() or self.unread_s() or self.governor.memory.full(self.peer))
         if free and self.governor.begins(CALL_US, light=light):
@@ -123,8 +123,8 @@ class Payer:
             await self._wait(CALL_US, light)
 
     async def stream_turn(self) -> None:
-        """Wait until one more stream that this peer opens is to be taken: no turn of its own beside that of the call on it. At once, and no
-        checkpoint, while nobody waits."""
+        """Wait until one more stream that this peer opens may be taken. It counts no turn of its own beside that of the call on it. Returns
+        at once, without a checkpoint, while nobody waits."""
         light = self.light
         self._look()
         self.streams.charge(trio.current_time(), STREAMS, 1.0)
@@ -134,7 +134,7 @@ class Payer:
 
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
-        """Work for the peer that takes `size` bytes of memory."""
+        """Account `size` bytes of memory to the peer during the block."""
         self.hold(size)
         try:
             yield
@@ -142,18 +142,18 @@ class Payer:
             self.release(size)
 
     def hold(self, size: int) -> None:
-        """Work for the peer begins that takes `size` bytes of memory until `release`."""
+        """Account `size` bytes of memory to the peer until `release`."""
         self.governor.memory.hold(self.peer, size)
 
     def release(self, size: int) -> None:
-        """It has ended."""
+        """Release memory accounted with `hold`."""
         memory = self.governor.memory
         memory.release(self.peer, size)
         if self._waits and not memory.full(self.peer):
             self._lighter.set()
 
     async def room(self) -> None:
-        """Wait until the peer takes less memory than it may. At once, and no checkpoint, while it does."""
+        """Wait until the peer uses less memory than its limit. Returns at once, without a checkpoint, if it does already."""
         while self.governor.memory.full(self.peer):
             if self._lighter.is_set():
                 self._lighter = trio.Event()
@@ -165,7 +165,7 @@ class Payer:
                 self._waits -= 1
 
     async def turn(self, cost_us: float) -> None:
-        """Wait for this peer's turn to use the processor for `cost_us`. At once, and no checkpoint, while nobody waits."""
+        """Wait for this peer's turn to use the processor for `cost_us`. Returns at once, without a checkpoint, while nobody waits."""
         light = self.light
         self._count_turns(cost_us / SLICE_US)
         await self._wait(cost_us, light)
@@ -180,7 +180,7 @@ class Payer:
         await self.governor.wait(self, cost_us)
 
     def _takes_turn(self) -> bool:
-        """Count one; returns whether it is a light peer's."""
+        """Count a turn, unless the peer already has many; returns whether the peer is light."""
         light = self.light
         self._count_turns(1.0 if light else 0.0)
         return light
@@ -201,7 +201,7 @@ class Payer:
 
 
 class Governor:
-    """Buckets and turns of one node."""
+    """The buckets and turns of one node."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class Governor:
         *,
         shares: Mapping[PeerClass, Share] = SHARES,
     ) -> None:
-        """`network_of`: the public network from which a peer is connected; empty for none."""
+        """`network_of`: the public network from which a peer is connected; empty if there is none."""
         self.class_of: Callable[[PeerId], PeerClass] = lambda peer: PeerClass.STRANGER
         """How well the role knows a peer."""
         self.network_of = network_of
@@ -222,17 +222,17 @@ class Governor:
         self._payers: OrderedDict[PeerId, Payer] = OrderedDict()
         self._networks: OrderedDict[str, Bucket] = OrderedDict()
         self._waiting: FairQueue[tuple[trio.Event, bool]] = FairQueue()
-        """Turns, and whether a stranger waits for it."""
+        """Turns, and whether a stranger waits for each."""
         self._known = 0
-        """How many of them do not wait for a stranger's."""
+        """How many of them are not a stranger's."""
         self._woken = trio.Event()
-        """Set when one of those comes, which ends the strangers' rest."""
+        """Set when a turn that is not a stranger's is queued, which ends the strangers' rest."""
         self._dispatching = False
         self._until = -math.inf
-        """When what has begun will have been done, by its costs."""
+        """When the work that has begun should be done, according to its cost."""
 
     def payer(self, peer: PeerId) -> Payer:
-        """The one for that peer, however many links it has."""
+        """The account of a peer, shared by all its links."""
         payer = self._payers.pop(peer, None) or Payer(peer, self)
         self._payers[peer] = payer
         if len(self._payers) > MAX_PEERS:
@@ -247,7 +247,7 @@ class Governor:
         return bucket
 
     def begins(self, cost_us: float, *, light: bool = False) -> bool:
-        """Whether work may begin now: nobody else waits, or it is for a peer that has caused little."""
+        """Whether work may begin now: nobody else waits, or the peer is light."""
         now = trio.current_time()
         if (self._dispatching and not light) or self._until - now > AHEAD_S:
             return False
@@ -256,11 +256,11 @@ class Governor:
 
     @property
     def crowded(self) -> bool:
-        """Whether others wait for their turns."""
+        """Whether others wait for a turn."""
         return self._dispatching
 
     def ahead_s(self) -> float:
-        """Seconds until what has begun will have been done, but for half of `AHEAD_S`."""
+        """Seconds until the work that has begun should be done, less half of `AHEAD_S`."""
         return max(0.0, self._until - trio.current_time() - AHEAD_S / 2)
 
     async def wait(self, payer: Payer, cost_us: float) -> None:
@@ -276,7 +276,8 @@ class Governor:
         await turn.wait()
 
     async def _dispatch(self) -> None:
-        """Let one slice's worth begin, then everything else run once, and so on until nobody waits. Several strangers rest in between."""
+        """Let one slice's worth of work begin, then everything else run once; repeat until nobody waits. Several strangers rest in
+        between."""
         most = SLICE_US
         while self._waiting:
             await trio.lowlevel.checkpoint()

@@ -1,6 +1,6 @@
-"""A node's identity: its Ed25519 key, its peer id, and the incarnation counter of its starts.
+"""A node's identity: its Ed25519 key, its peer id, and the counter of its starts (incarnations).
 
-A peer id is base58 of the identity multihash of the public key, so signatures are verified from the id alone, without libp2p.
+A peer id is the base58 form of the public key's identity multihash, so signatures are verified from the id alone, without libp2p.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Identity:
     """An Ed25519 key pair."""
 
     seed: bytes
-    """The 32 secret bytes; not in `repr`."""
+    """The 32 secret bytes; not shown in `repr`."""
 
     @classmethod
     def fresh(cls) -> Identity:
@@ -80,7 +80,7 @@ class Identity:
 
 @lru_cache(maxsize=65_536)
 def peer_id_bytes(peer_id: str) -> bytes:
-    """The 38 bytes of a peer id. Raises ValueError when it is no Ed25519 peer id."""
+    """The 38 bytes of a peer id. Raises ValueError if it is not an Ed25519 peer id."""
     if not 40 <= len(peer_id) <= 60:
         raise ValueError(f"not a peer id: {peer_id[:64]!r}")
     raw = base58.b58decode(peer_id)
@@ -90,7 +90,7 @@ def peer_id_bytes(peer_id: str) -> bytes:
 
 
 def peer_id_text(raw: bytes) -> str:
-    """The peer id of 38 bytes. Raises ValueError when they are no Ed25519 peer id."""
+    """The peer id made of 38 bytes. Raises ValueError if they are not an Ed25519 peer id."""
     if len(raw) != _ID_BYTES or not raw.startswith(_ID_PREFIX):
         raise ValueError("not the bytes of an Ed25519 peer id")
     return base58.b58encode(raw).decode()
@@ -125,10 +125,10 @@ def verify(peer_id: str, body: bytes, signature: bytes) -> bool:
 
 
 def load_or_create(path: Path) -> Identity:
-    """The identity in `path` (PKCS#8 PEM, mode 0600), created with its folder (mode 0700) where there is none.
+    """The identity in `path` (PKCS#8 PEM, mode 0600). If there is none, it is created, with its folder (mode 0700).
 
-    Raises `ResourceError` when the file is a link, readable by other users, or damaged. A damaged key is never replaced: the node's
-    identity would change.
+    Raises `ResourceError` if the file is a link, readable by other users, or damaged. A damaged key is never replaced, since that would
+    change the node's identity.
     """
     raw = _read_private(path)
     if raw is None:
@@ -146,9 +146,9 @@ def load_or_create(path: Path) -> Identity:
 
 
 def next_incarnation(path: Path) -> int:
-    """The number of this start: one more than the last, on disk before it is returned.
+    """The number of this start, one more than the last; on disk before it is returned.
 
-    Raises `ResourceError` when the file is damaged: counting from 1 again would make old fences valid.
+    Raises `ResourceError` if the file is damaged: counting from 1 again would make old fences valid.
     """
     raw = _read_private(path)
     last = 0
@@ -165,7 +165,7 @@ def next_incarnation(path: Path) -> int:
 
 
 def _read_private(path: Path) -> bytes | None:
-    """The content of a private file, or None where there is none."""
+    """The content of a private file; None if it does not exist."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:

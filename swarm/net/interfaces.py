@@ -1,7 +1,7 @@
-"""The addresses of this machine's network interfaces, read again only once the system says that something changed.
+"""The addresses of this machine's network interfaces, read again only after the system reports a change.
 
-Linux says so to whoever has a netlink socket. Elsewhere, and where there is none to be had, every look reads them. What was read counts
-for a minute in any case: a system may give out such a socket and say nothing there.
+Linux reports changes on a netlink socket. On other systems, and where no such socket can be had, every call reads the addresses. A reading
+is kept for a minute at most, since a system may provide such a socket and never report anything on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHANGES: Final = 0x1 | 0x10 | 0x100
 """Groups of netlink(7): interfaces, their IPv4 addresses, their IPv6 addresses."""
 READ_BYTES: Final = 1 << 16
 KEEP_S: Final = 60.0
-"""The longest that addresses count without news."""
+"""How long addresses are kept while no change is reported."""
 
 
 class InterfaceAddress(NamedTuple):
@@ -28,14 +28,14 @@ class InterfaceAddress(NamedTuple):
     family: int
     """`socket.AF_INET`, `socket.AF_INET6`, or the link's own."""
     address: str
-    """Without the zone of IPv6."""
+    """Without the IPv6 zone."""
     netmask: str | None
     up: bool
-    """Whether its interface is."""
+    """Whether the interface is up."""
 
 
 def read_addresses() -> tuple[InterfaceAddress, ...]:
-    """As the system has them now: a millisecond. Raises OSError."""
+    """The addresses that the system has now; takes a millisecond. Raises OSError."""
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     return tuple(
         InterfaceAddress(entry.family, entry.address.partition("%")[0], entry.netmask, name in up)
@@ -45,7 +45,7 @@ def read_addresses() -> tuple[InterfaceAddress, ...]:
 
 
 def open_news() -> socket.socket | None:
-    """Becomes readable when an interface or an address comes, goes or changes; None where the system does not tell."""
+    """A socket that becomes readable when an interface or an address is added, removed or changed; None if the system has none."""
     if sys.platform != "linux":
         return None
     try:
@@ -61,7 +61,7 @@ def open_news() -> socket.socket | None:
 
 
 class Interfaces:
-    """What they have. Thread-safe."""
+    """Caches the addresses of a machine's interfaces. Thread-safe."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class Interfaces:
         self._read_at = 0.0
 
     def addresses(self) -> tuple[InterfaceAddress, ...]:
-        """As of now. Raises OSError if the system does not tell, as with too many open files."""
+        """The current addresses. Raises OSError if they cannot be read, as with too many open files."""
         with self._lock:
             now = self._clock()
             if self._news is None:
                 self._news, self._known = self._open(), None
-            # before they are read: what changes meanwhile is news for the next look
+            # checked before reading: a change during the read is reported at the next call
             if (self._news is not None and _has_some(self._news)) or now >= self._read_at + KEEP_S:
                 self._known = None
             if self._known is None:
@@ -90,7 +90,7 @@ class Interfaces:
 
 
 def _has_some(news: socket.socket) -> bool:
-    """Whether something was said since the last time; forgets it."""
+    """Whether changes were reported since the last call; consumes the reports."""
     some = False
     while True:
         try:
@@ -103,4 +103,4 @@ def _has_some(news: socket.socket) -> bool:
 
 
 INTERFACES: Final = Interfaces()
-"""This machine's."""
+"""The interfaces of this machine."""

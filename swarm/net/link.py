@@ -1,7 +1,7 @@
-"""One end of a link: a stream of one message family, with calls and their replies in both directions.
+"""One end of a link: a stream of one message family, with calls and replies in both directions.
 
-A call on an open link costs a third of one on a new stream; `swarm.net.links` keeps one for each peer and family. Both ends are alike once
-it is open.
+A call on an open link costs a third of a call on a new stream; `swarm.net.links` keeps one link for each peer and family. Once it is open,
+both ends work alike.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ M = TypeVar("M", bound=Message)
 
 READ_SIZE = 65_536
 MAX_ANSWERING = 32
-"""Calls of one peer on one link being answered; reading pauses above it."""
+"""Calls from one peer on one link being answered; above this, reading pauses."""
 MAX_UNSENT = 8
-"""Replies that the peer has not read; no more of its calls are served above it."""
+"""Replies that the peer has not read; above this, none of its calls is served."""
 FRAME_WITHIN_S = 60.0
 """Time limit of one frame, and of the first frame on a link that the peer opened."""
 WRITE_S = 10.0
-"""Seconds after which a peer that reads no byte is disconnected."""
+"""Seconds after which a peer that reads nothing is disconnected."""
 BUSY_PAUSE_S = 0.05
 """The shortest wait after `Busy`."""
 
 log = structlog.get_logger("sark.link")
 
 Answer = Callable[["Link", Message], Awaitable[Message | None]]
-"""Serves one call (the value is the reply) or one note (the value must be None)."""
+"""Serves one call (the returned value is the reply) or one note (the value must be None)."""
 Cost = Callable[[Message], float]
-"""What serving a message takes, in µs of this process's processor time, besides reading it and answering."""
+"""What serving a message costs, in µs of this process's processor time, without reading it and answering."""
 
 
 def light(message: Message) -> float:
-    """The cost of calls of services that cost no more than to read and answer them."""
+    """The cost of services whose calls cost no more than to be read and answered."""
     return 0.0
 
 
 async def refuse_all(link: Link, message: Message) -> Message | None:
-    """For links on which only we call: any call of the peer breaks the protocol."""
+    """For links on which only we make calls: any call from the peer breaks the protocol."""
     raise RemoteProtocolError(f"{type(message).__name__} is not for us to answer")
 
 
@@ -81,7 +81,7 @@ class Link:
     _: KW_ONLY
     cost: Cost = light
     payer: Payer | None = None
-    """The account to which the peer's messages are charged; None: no account."""
+    """The account to which the peer's messages are charged; None: not charged."""
     opened_by_peer: bool = False
     closed: trio.Event = field(default_factory=trio.Event)
     """Set once nothing more is sent or received."""
@@ -93,7 +93,7 @@ class Link:
     _one_done: trio.Event = field(default_factory=trio.Event)
     _sending: trio.Lock = field(default_factory=trio.Lock)
     _retrying: trio.Lock = field(default_factory=trio.Lock)
-    """Calls to a busy peer are repeated one after the other: all at once, they would use up what it has for us."""
+    """Repeats calls to a busy peer one after another: all at once, they would use up the peer's time for us."""
     _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def __repr__(self) -> str:
@@ -112,12 +112,12 @@ class Link:
 
     @property
     def relayed(self) -> bool:
-        """Whether it goes through a gate."""
+        """Whether the link goes through a gate."""
         return self.stream.relayed
 
     async def call(self, message: Message, *, max_wait_s: float = 5.0) -> Message:
-        """Send a call and wait for its reply; a busy peer is asked again when it says so. Raises `Overloaded` where that would be too late,
-        and `Unreachable` on silence or a broken link: the peer may have served the call."""
+        """Send a call and wait for its reply; if the peer is busy, repeat the call after the time it names. Raises `Overloaded` if that
+        would be too late, and `Unreachable` on silence or a broken link; the peer may have served the call even then."""
         deadline = trio.current_time() + max_wait_s
         reply = await self._call(message, deadline, max_wait_s)
         if isinstance(reply, Busy):
@@ -130,7 +130,7 @@ class Link:
         return reply
 
     async def _retry(self, message: Message, busy: Busy, deadline: float, max_wait_s: float) -> Message:
-        """Ask again until the answer is another, or the next try would be too late."""
+        """Repeat the call until the answer is not `Busy`, or the next try would be too late."""
         reply: Message = busy
         while isinstance(reply, Busy):
             again = trio.current_time() + max(reply.retry_after_s, BUSY_PAUSE_S)
@@ -141,7 +141,7 @@ class Link:
         return reply
 
     async def turn(self, cost_us: float) -> None:
-        """For long work in an answer: wait, before each slice of it, until it is the peer's turn."""
+        """Wait for the peer's turn; called before each slice of long work in an answer."""
         if self.payer is None:
             await trio.lowlevel.checkpoint()
         else:
@@ -166,7 +166,7 @@ class Link:
         raise Unreachable(f"{self.peer} did not answer within {max_wait_s:g} s")
 
     async def ask(self, message: Message, expected: type[M], *, max_wait_s: float = 5.0) -> M:
-        """`call`, with the reply's type checked. Another type breaks the protocol and resets the link."""
+        """Like `call`, but checks the type of the reply. Any other type breaks the protocol and resets the link."""
         answer = await self.call(message, max_wait_s=max_wait_s)
         if isinstance(answer, expected):
             return answer
@@ -176,11 +176,11 @@ class Link:
         )
 
     async def tell(self, message: Message) -> None:
-        """Send a note. Raises `Unreachable` when the link is gone."""
+        """Send a note. Raises `Unreachable` if the link is gone."""
         await self._send(Frame(FrameKind.NOTE, 0, message))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read until the peer ends or the link breaks. Raises `RemoteProtocolError` after resetting the stream; nothing else."""
+        """Read until the peer ends the link or it breaks. Raises `RemoteProtocolError`, after resetting the stream, and nothing else."""
         decoder = Decoder(self.vocabulary)
         try:
             with self._scope:
@@ -195,7 +195,7 @@ class Link:
                         if data is None:
                             if decoder.partial:
                                 raise RemoteProtocolError(f"no whole frame within {FRAME_WITHIN_S:g} s")
-                            break  # opened and never used
+                            break  # opened but never used
                         if not data:
                             if decoder.partial:
                                 raise RemoteProtocolError("the stream ended in the middle of a frame")
@@ -223,21 +223,21 @@ class Link:
                 await self.stream.aclose()
 
     async def _receive(self, until: float) -> bytes | None:
-        """The next bytes that arrive, or None if none arrive before `until`."""
-        if until == math.inf:  # between frames: entering a limit costs as much as reading
+        """The next bytes, or None if none arrive before `until`."""
+        if until == math.inf:  # between frames: a timeout costs as much as the read
             return await self.stream.receive_some(READ_SIZE)
         with trio.move_on_at(until):
             return await self.stream.receive_some(READ_SIZE)
         return None
 
     def _note(self, held: int) -> None:
-        """Count what has arrived and is not decoded."""
+        """Record the bytes that have arrived but are not decoded."""
         self._held = held
         if self.payer is not None:
             self.payer.governor.memory.buffer(self, held)
 
     def waiting(self) -> int:
-        """Bytes that have arrived and are not decoded."""
+        """Bytes that have arrived but are not decoded."""
         return self._held
 
     async def _take(self, frame: Frame, nursery: trio.Nursery) -> None:
@@ -247,7 +247,7 @@ class Link:
             if call is not None:
                 call.reply = frame.message
                 call.done.set()
-            elif self.payer is not None:  # it has timed out, or was never asked for
+            elif self.payer is not None:  # the call timed out, or was never made
                 self.payer.charge_refusal(NOTE_US + frame.size * BYTE_US)
         elif frame.kind is FrameKind.NOTE:
             if self.payer is not None:
@@ -261,17 +261,17 @@ class Link:
             self._answering += 1
             size = CALL_BYTES + DECODED_TIMES * frame.size
             if self.payer is not None:
-                self.payer.hold(size)  # now, for the next frame is read before this one is served
+                self.payer.hold(size)  # now, since the next frame is read before this one is served
             nursery.start_soon(self._serve, frame, size)
 
     async def _next(self, decoder: Decoder) -> Frame | None:
-        """The next frame that has arrived, when it is the peer's turn: until then it stays bytes."""
+        """The next complete frame, once it is the peer's turn; until then it stays undecoded."""
         if self.payer is not None and decoder.held:
             await self.payer.read_turn()
         return decoder.next()
 
     async def _answer(self, frame: Frame) -> Message | None:
-        """What the peer gets for its call."""
+        """The reply to a peer's call."""
         if self.payer is not None:
             reading = CALL_US + frame.size * BYTE_US
             serving = self.cost(frame.message)
@@ -314,7 +314,7 @@ class Link:
         if self._sending.locked():
             await self._sending.acquire()
         else:
-            await trio.lowlevel.checkpoint_if_cancelled()  # nothing is sent then, and the link goes on
+            await trio.lowlevel.checkpoint_if_cancelled()  # nothing was sent, and the link stays usable
             self._sending.acquire_nowait()
         try:
             try:
@@ -323,7 +323,7 @@ class Link:
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self.closed.set()
                 raise Unreachable(f"the link with {self.peer} is broken") from None
-            except trio.Cancelled:  # in the middle of a frame: nobody could decode the next one
+            except trio.Cancelled:  # in the middle of a frame: the peer could not decode the next one
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
                     await self.reset()
                 raise
@@ -335,7 +335,7 @@ class Link:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no call waits on either side."""
+        """Whether no call is pending on either side."""
         return not (self._pending or self._answering)
 
     def _finish(self) -> None:
@@ -350,7 +350,7 @@ class Link:
         await self.stream.reset()
 
     async def aclose(self) -> None:
-        """End the link in good order."""
+        """Close the link gracefully."""
         self._finish()
         self._scope.cancel()
         await self.stream.aclose()

@@ -1,6 +1,6 @@
-"""Links that are kept: one for each peer and family that we call, and those that peers open.
+"""Keeps links open: one for each peer and family that we call, and those that peers open.
 
-A relayed link is replaced by a direct one as soon as there is a direct connection; pending calls end on the old one.
+A relayed link is replaced by a direct one as soon as a direct connection exists; pending calls finish on the old link.
 
     async with nursery: links = Links(network, vocabulary, nursery, answer);  reply = await links.call(peer, addresses, message)
 """
@@ -22,14 +22,14 @@ from swarm.net.link import Answer, Cost, Link, light, refuse_all
 from swarm.net.network import Network, Stream
 
 LEAVE_CHECK_S = 1.0
-"""A replaced link is closed when it was at rest at two checks in a row."""
+"""A replaced link is closed after two successive checks find it at rest."""
 
 log = structlog.get_logger("sark.link")
 
 
 @dataclass
 class Links:
-    """Links of one family that we dial: one for each peer, opened on first use, dropped when broken."""
+    """Links of one family that we dial: one for each peer, opened on first use, dropped when it breaks."""
 
     network: Network
     family: str
@@ -39,7 +39,7 @@ class Links:
     _: KW_ONLY
     cost: Cost = light
     keep: float = math.inf
-    """Links at most; the one used least lately goes first."""
+    """Most links kept; the least recently used one goes first."""
     _links: dict[PeerId, Link] = field(default_factory=dict)
     _opening: dict[PeerId, trio.Lock] = field(default_factory=dict)
 
@@ -49,7 +49,7 @@ class Links:
         return link if link is not None and not link.closed.is_set() else None
 
     async def get(self, peer: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0) -> Link:
-        """The open link with `peer`, or a new one; a relayed link is replaced where it can be. Raises `Unreachable`."""
+        """The open link with `peer`, or a new one; a relayed link is replaced if possible. Raises `Unreachable`."""
         link = self.peek(peer)
         if link is not None and not self.detours(link):
             return link
@@ -80,7 +80,7 @@ class Links:
                 self._opening.pop(peer, None)
 
     def detours(self, link: Link) -> bool:
-        """Whether a link is relayed although its peer is connected directly by now. No I/O."""
+        """Whether a link is relayed although its peer is now connected directly. No I/O."""
         if not link.relayed:
             return False
         path = self.network.path(link.peer)
@@ -89,7 +89,7 @@ class Links:
     async def call(
         self, peer: PeerId, addresses: Sequence[Address], message: Message, *, max_wait_s: float = 5.0
     ) -> Message:
-        """One call, opening a link where needed. Raises `Unreachable`, `RemoteProtocolError`."""
+        """Make one call, opening a link if needed. Raises `Unreachable`, `RemoteProtocolError`."""
         link = await self.get(peer, addresses, max_wait_s=max_wait_s)
         self._links[peer] = self._links.pop(peer, link)  # most recently used last
         return await link.call(message, max_wait_s=max_wait_s)
@@ -128,10 +128,10 @@ def serve_links(
     admit: Callable[[PeerId], bool] | None = None,
     opened: Callable[[Link], Awaitable[None]] | None = None,
 ) -> None:
-    """Serve links of `family` that peers open. `cost`: what a call costs besides reading and answering it; `admit` decides before a byte
-    is read; `opened` runs until the link ends.
+    """Serve links of `family` that peers open. `cost`: the cost of a call without reading and answering it; `admit`: decides before a byte
+    is read; `opened`: runs until the link ends.
 
-    A peer that breaks the protocol is disconnected and logged in one line. Bugs are not caught.
+    A peer that breaks the protocol is disconnected, and one line is logged. Bugs are not caught.
     """
 
     async def handler(stream: Stream) -> None:

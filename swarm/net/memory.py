@@ -1,4 +1,4 @@
-"""One account of the memory that peers take of this process: what waits in buffers, calls being answered, answers not sent. Pure."""
+"""Accounts for the memory that peers use in this process: buffered bytes, calls being answered, unsent answers. Pure."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ from typing import Final, Protocol
 from swarm.net.addresses import PeerId
 
 CALL_BYTES: Final = 10_000
-"""A call being answered: its task and its message, besides what the message carries (an estimate)."""
+"""A call being answered: its task and its message, without the message's payload (an estimate)."""
 DECODED_TIMES: Final = 8
 """A decoded message takes up to this many times its bytes (an estimate)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """Bytes. Above `most` the connections of the peer that takes most are closed; above `most_of_peer` of calls and answers that peer is
-    not read."""
+    """In bytes. Above `most`, the connections of the largest user are closed. Above `most_of_peer` in calls and answers, a peer is not
+    read."""
 
     most: int = 64 * 1024 * 1024
     most_of_peer: int = 4 * 1024 * 1024
 
 
 class Buffers(Protocol):
-    """Bytes of one connection, or of one link, that have arrived and were not looked at."""
+    """The bytes of one connection, or of one link, that have arrived but were not processed."""
 
     @property
     def owner(self) -> PeerId: ...
 
     def waiting(self) -> int:
-        """How many there are now."""
+        """How many bytes there are now."""
         ...
 
 
 class MemoryAccount:
-    """What each peer takes of one node."""
+    """The memory that each peer uses on one node."""
 
     def __init__(self, limits: MemoryLimits | None = None) -> None:
         self.limits = limits or MemoryLimits()
         self.end: Callable[[PeerId, int], object] = lambda peer, size: None
-        """Closes all connections of a peer that took this many bytes. Must not wait."""
+        """Closes all connections of a peer that used this many bytes. Must not wait."""
         self.total = 0
-        """Bytes; of buffers as of the last look at each: at least what there is."""
+        """Bytes in use. Buffers count as of the last look at each, so this is an upper bound."""
         self._buffers: dict[Buffers, int] = {}
         self._work: Counter[PeerId] = Counter()
-        """Calls being answered, and answers not sent."""
+        """Calls being answered, and unsent answers."""
         self._ending: set[PeerId] = set()
-        """Peers whose connections are closing; they count no more, until all their work has gone."""
+        """Peers whose connections are closing. Their work no longer counts, until all of it has ended."""
 
     def of(self, peer: PeerId) -> int:
-        """What a peer takes."""
+        """The bytes that a peer uses."""
         return self._work[peer] + sum(size for each, size in self._buffers.items() if each.owner == peer)
 
     def buffer(self, holder: Buffers, size: int) -> bool:
-        """`holder` is about to hold that many bytes. False: there is no room, and its peer's connections are closed."""
+        """Record that `holder` is about to hold `size` bytes. False: there is no room, and its peer's connections are being closed."""
         self._set(holder, size)
         if self.total <= self.limits.most:
             return True
@@ -65,7 +65,7 @@ class MemoryAccount:
         return holder.owner not in self._make_room()
 
     def hold(self, peer: PeerId, size: int) -> None:
-        """Work for a peer begins that takes `size` bytes."""
+        """Account `size` bytes to the peer until `release`."""
         self._work[peer] += size
         if peer in self._ending:
             return
@@ -76,7 +76,7 @@ class MemoryAccount:
             self._make_room()
 
     def release(self, peer: PeerId, size: int) -> None:
-        """It has ended."""
+        """Release bytes accounted with `hold`."""
         self._work[peer] -= size
         if peer not in self._ending:
             self.total -= size
@@ -85,7 +85,7 @@ class MemoryAccount:
             self._ending.discard(peer)
 
     def full(self, peer: PeerId) -> bool:
-        """Whether no more is to be read of a peer until some of its work has ended."""
+        """Whether to read no more from a peer until some of its work has ended."""
         return self._work.get(peer, 0) >= self.limits.most_of_peer
 
     def _set(self, holder: Buffers, size: int) -> None:
@@ -94,7 +94,7 @@ class MemoryAccount:
             self._buffers[holder] = size
 
     def _make_room(self) -> set[PeerId]:
-        """Close the connections of those that take most until there is room; returns these peers."""
+        """Close the connections of the peers that use most until there is room; returns these peers."""
         ended: set[PeerId] = set()
         taken = Counter({peer: size for peer, size in self._work.items() if peer not in self._ending})
         for holder, size in self._buffers.items():

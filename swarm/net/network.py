@@ -1,7 +1,7 @@
-"""The interface of the network that every role uses.
+"""The network interface that every role uses.
 
-Two implementations: `swarm.join.host` (libp2p, between real processes) and `swarm.memory.network` (a simulated network with latency,
-loss and partitions on trio's clock). One test suite runs over both.
+It has two implementations: `swarm.join.host` (libp2p, between real processes) and `swarm.memory.network` (a simulated network with latency,
+loss and partitions on trio's clock). One test suite runs on both.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Path:
 
     direct: bool
     via: PeerId | None
-    """The gate of a relayed connection; None for a direct one, and where the gate is unknown."""
+    """The gate of a relayed connection; None for a direct connection, or if the gate is unknown."""
     rtt_ms: float | None
-    """The last measured round trip in milliseconds; None before that."""
+    """The last measured round trip in milliseconds; None before the first measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Reservation:
 
     gate: PeerId
     address: Address
-    """The circuit to announce: through the gate at the address by which this node reached it."""
+    """The circuit to announce, with the address by which this node reached the gate."""
     ttl_s: float
-    """Seconds from the reply on; renew well before."""
+    """Lifetime in seconds from the reply on; renew well before it ends."""
     others: tuple[Address, ...] = ()
-    """The same circuit through other addresses that the gate announces (a forwarded port, IPv6)."""
+    """The same circuit through the gate's other announced addresses (a forwarded port, IPv6)."""
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -53,8 +53,8 @@ class Reservation:
 class Stream(Protocol):
     """One ordered byte stream with a peer that proved its identity.
 
-    Methods have no deadlines: callers set them (`trio.fail_after`). They raise `trio.BrokenResourceError` when the peer or the link is
-    gone and `trio.ClosedResourceError` after a local close, as trio's own streams do.
+    Methods have no time limits: callers set them (`trio.fail_after`). Like trio's own streams, they raise `trio.BrokenResourceError` when
+    the peer or the link is gone and `trio.ClosedResourceError` after a local close.
     """
 
     @property
@@ -65,11 +65,11 @@ class Stream(Protocol):
 
     @property
     def relayed(self) -> bool:
-        """Whether its connection goes through a gate."""
+        """Whether the connection goes through a gate."""
         ...
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send all of it; waits while the peer's window is full."""
+        """Send all of `data`; waits while the peer's window is full."""
         ...
 
     async def receive_some(self, max_bytes: int = 262_144) -> bytes:
@@ -77,11 +77,11 @@ class Stream(Protocol):
         ...
 
     async def send_eof(self) -> None:
-        """Finish sending; reading goes on."""
+        """Finish sending; reading remains possible."""
         ...
 
     async def aclose(self) -> None:
-        """Close both directions, and let what was sent arrive. Never raises on a broken stream."""
+        """Close both directions, letting sent data arrive. Never raises on a broken stream."""
         ...
 
     async def reset(self) -> None:
@@ -90,7 +90,7 @@ class Stream(Protocol):
 
 
 Handler = Callable[[Stream], Awaitable[None]]
-"""Serves one inbound stream; the network resets the stream when it raises and closes it when it returns."""
+"""Serves one inbound stream. The network closes the stream when it returns, and resets the stream when it raises."""
 
 
 class Network(Protocol):
@@ -106,12 +106,12 @@ class Network(Protocol):
 
     @property
     def governor(self) -> Governor:
-        """Bounds what peers may cost this node."""
+        """Limits what peers may cost this node."""
         ...
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """Where this node can be dialled; empty when it cannot."""
+        """Where this node can be dialled; empty if it cannot."""
         ...
 
     def sign(self, body: bytes) -> bytes:
@@ -119,25 +119,25 @@ class Network(Protocol):
         ...
 
     def handle(self, protocol: str, handler: Handler) -> None:
-        """Serve inbound streams of `protocol`. One handler for each; set it before peers know this node."""
+        """Serve inbound streams of `protocol`. One handler for each protocol; set it before peers know this node."""
         ...
 
     async def connect(self, peer: PeerId, addresses: Sequence[Address], *, max_wait_s: float = 5.0) -> None:
-        """Connect to `peer` unless it is connected: by any of `addresses`, tried concurrently, direct ones with a short head start.
+        """Connect to `peer` unless it is connected: try all `addresses` concurrently, direct ones with a short head start.
 
-        A relayed connection ends at its gate's limits of bytes and time; the two nodes try to replace it by a direct one.
-        Raises `Unreachable` within `max_wait_s`, with what was tried.
+        A relayed connection ends at its gate's limits of bytes and time; the two nodes try to replace it with a direct one. Raises
+        `Unreachable` within `max_wait_s`, with the attempts made.
         """
         ...
 
     async def open(
         self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> Stream:
-        """Open a stream, on the direct connection where there is one; connects first where needed. Raises `Unreachable`."""
+        """Open a stream, on a direct connection if there is one; connects first if needed. Raises `Unreachable`."""
         ...
 
     def owner_gave(self, addresses: Iterable[Address]) -> None:
-        """Dial `…/p2p/12D3Koo…` wherever that leads: it is no stranger's word."""
+        """Allow dialling these `…/p2p/12D3Koo…` addresses wherever they lead, since the owner gave them, not a stranger."""
         ...
 
     async def disconnect(self, peer: PeerId) -> None:
@@ -153,11 +153,11 @@ class Network(Protocol):
         ...
 
     def path(self, peer: PeerId) -> Path | None:
-        """The connection that a new stream to `peer` would use now; None when it is not connected."""
+        """The connection that a new stream to `peer` would use now; None if not connected."""
         ...
 
     async def knock(self, peer: PeerId, address: Address, *, max_wait_s: float = 3.0) -> bool:
-        """Whether `peer` proves its key at this very address, on a new connection that is closed at once."""
+        """Whether `peer` proves its key at exactly this address, on a new connection that is then closed."""
         ...
 
     @property
@@ -170,10 +170,10 @@ class Network(Protocol):
     async def reserve(
         self, gate: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> Reservation:
-        """Make or renew a reservation at `gate`; connects directly first where needed.
+        """Make or renew a reservation at `gate`; connects directly first if needed.
 
-        It ends with its connection, so a gate's restart ends it; the caller renews. Raises `Refused` (by the gate, with its reason) or
-        `Unreachable`.
+        A reservation ends with its connection, so also when the gate restarts; the caller renews it. Raises `Refused` (by the gate, with
+        its reason) or `Unreachable`.
         """
         ...
 
@@ -182,7 +182,7 @@ class Network(Protocol):
         ...
 
     def serve_relay(self, reservations: RelayReservations) -> None:
-        """Be a relay for nodes that nobody can dial. Once; before peers know this node."""
+        """Serve as a relay for nodes that nobody can dial. Call once, before peers know this node."""
         ...
 
 
@@ -201,7 +201,7 @@ def read_contacts(
 
 
 def path_words(path: Path | None, addresses: Sequence[Address] = ()) -> str:
-    """For people; empty without a path. `addresses`: the peer's, which name the gate's own address."""
+    """A path in words; empty without a path. `addresses`: the peer's, which contain the gate's own address."""
     if path is None:
         return ""
     route = "direct" if path.direct else f"via gate {gate_name(path.via, addresses)}"
@@ -211,7 +211,7 @@ def path_words(path: Path | None, addresses: Sequence[Address] = ()) -> str:
 
 
 def gate_name(gate: str | None, addresses: Sequence[Address] = ()) -> str:
-    """`192.0.2.7:4101` where its address is known, else the end of its id."""
+    """`192.0.2.7:4101` if the gate's address is known, else the end of its id."""
     if gate is None:
         return "?"
     for circuit in circuits(addresses):
@@ -222,7 +222,7 @@ def gate_name(gate: str | None, addresses: Sequence[Address] = ()) -> str:
 
 
 def path_json(path: Path | None) -> dict[str, Any] | None:
-    """`direct`, `gate` (its peer id, None where direct), `rtt_ms`; None without a path."""
+    """`direct`, `gate` (its peer id, None if direct), `rtt_ms`; None without a path."""
     if path is None:
         return None
     rtt_ms = None if path.rtt_ms is None else round(path.rtt_ms, 3)

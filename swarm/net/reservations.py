@@ -1,6 +1,6 @@
 """A relay's reservations and circuits, and their limits. Pure: peer, address and time are arguments.
 
-`swarm.relay.hop` is the shell around it between real processes, `swarm.memory` the one in the simulated network.
+`swarm.relay.hop` uses it between real processes, `swarm.memory` in the simulated network.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from swarm.net.addresses import PeerId, network_of
 from swarm.net.limits import RateLimit, decrement
 
 MAX_RATED: Final = 8192
-"""Peers tracked for their rate; the least recently seen goes first."""
+"""Peers whose rate is tracked; the least recently seen one goes first."""
 PURGE_EVERY_S: Final = 1.0
 BURST_S: Final = 1.0
 
 
 class DeclineReason(StrEnum):
-    """Why a gate declines."""
+    """Why a gate declines a request."""
 
     DRAINING = "draining"
     """The gate is about to stop."""
     NOT_ALLOWED = "not-allowed"
     """This gate does not serve the peer."""
     RELAYED = "relayed"
-    """It calls through a circuit; circuits do not pass two gates."""
+    """The peer calls through a circuit; a circuit cannot pass through two gates."""
     TOO_OFTEN = "too-often"
     FULL = "full"
     """All reservations, or all circuits, are taken."""
     NETWORK_SHARE = "network-share"
-    """Its network (/24 or /48) has its share."""
+    """The peer's network (/24 or /48) has used up its share."""
     PEER_SHARE = "peer-share"
-    """One of the two peers has its share of circuits."""
+    """One of the two peers has used up its share of circuits."""
     NO_RESERVATION = "no-reservation"
     """The target has no reservation here."""
     TARGET_SILENT = "target-silent"
     """The target did not accept the circuit."""
     MALFORMED = "malformed"
-    """The message was too large, too slow or not valid."""
+    """The message was too large, too slow or invalid."""
 
 
 class CircuitEnd(StrEnum):
@@ -53,11 +53,11 @@ class CircuitEnd(StrEnum):
     BYTES = "bytes"
     TIME = "time"
     IDLE = "idle"
-    """One of the two read nothing for too long."""
+    """One of the two peers read nothing for too long."""
     STOPPED = "stopped"
     """The gate stopped."""
     NOT_ALLOWED = "not-allowed"
-    """This gate no longer serves one of the two."""
+    """This gate no longer serves one of the two peers."""
 
 
 WORDS: Final[Mapping[DeclineReason, Reason]] = {
@@ -72,11 +72,11 @@ WORDS: Final[Mapping[DeclineReason, Reason]] = {
     DeclineReason.TARGET_SILENT: Reason.LOST,
     DeclineReason.MALFORMED: Reason.BAD_REQUEST,
 }
-"""The reply's reason: as much as libp2p's status codes can express."""
+"""The reason in the reply: as precise as libp2p's status codes allow."""
 
 
 class ReservationDeclined(Exception):
-    """Declined; nothing has changed."""
+    """A request was declined; nothing has changed."""
 
     def __init__(self, reason: DeclineReason) -> None:
         super().__init__(reason.value)
@@ -85,26 +85,26 @@ class ReservationDeclined(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RelayLimits:
-    """Limits of a relay. A network is an IPv4 /24 or an IPv6 /48: what one household or attacker has at no cost."""
+    """Limits of a relay. A network is an IPv4 /24 or an IPv6 /48: what one household or attacker has at no extra cost."""
 
     reservations: int = 1024
     reservations_per_network: int = 256
     ttl_s: float = 3600.0
-    """Life of a reservation without renewal; it ends at once with its peer's connection."""
+    """Lifetime of a reservation without renewal; it ends at once if its peer's connection ends."""
     circuits: int = 1024
     circuits_from_peer: int = 256
     """A scheduler calls all its workers; few call a worker."""
     circuits_to_peer: int = 32
     circuits_of_pair: int = 4
-    """Two peers need one; there are more for a moment when one reconnects before the other notices that it was gone."""
+    """Two peers need one circuit; there are more for a moment when one peer reconnects before the other notices the loss."""
     circuits_from_network: int = 512
     circuit_bytes: int = 1 << 30
-    """Both ways together."""
+    """In both directions together."""
     circuit_s: float = 7200.0
     bytes_per_s: int | None = None
-    """Rate of all circuits together; None: as fast as they can go."""
+    """Rate of all circuits together; None: unlimited."""
     reserve_burst: int = 10
-    """Reservation requests in a burst by one peer; it regains one every `reserve_every_s`."""
+    """Reservation requests that one peer may make in a burst; it regains one every `reserve_every_s`."""
     reserve_every_s: float = 5.0
     connect_burst: int = 512
     connect_every_s: float = 0.2
@@ -112,12 +112,12 @@ class RelayLimits:
 
 @dataclass(frozen=True, slots=True)
 class RelayReservation:
-    """A peer's reservation: others may call it here."""
+    """A peer's reservation: other peers may call it through this gate."""
 
     peer: PeerId
     network: str
     until: float
-    """Seconds, on the caller's clock."""
+    """In seconds on the caller's clock."""
     principal: PeerId
     """The peer on whose behalf the gate keeps the reservation: the reserving peer, or the one that answers for it."""
 
@@ -139,7 +139,7 @@ class OpenCircuit:
 
 
 class RelayReservations:
-    """The reservations and circuits of one gate, and what it counted since its start."""
+    """The reservations and circuits of one gate, and its counters since the start."""
 
     def __init__(
         self,
@@ -147,17 +147,18 @@ class RelayReservations:
         allow: Callable[[PeerId], bool] = lambda peer: True,
         answers_for: Callable[[PeerId], PeerId] = lambda peer: peer,
     ) -> None:
-        """`allow`: whom this gate serves, checked for each reservation, each caller and all bytes. `answers_for`: the principal of a
-        peer, usually the peer itself. Live circuits end when a principal is no longer allowed, and not when a visitor's token expires.
+        """`allow`: whether this gate serves a peer; checked for each reservation, each caller and all bytes. `answers_for`: the principal
+        of a peer, usually the peer itself. A live circuit ends when a principal is no longer allowed, but not when a visitor's token
+        expires.
         """
         self.limits = limits or RelayLimits()
         self.draining = False
-        """Nothing new is accepted; live circuits go on."""
+        """Nothing new is accepted; live circuits continue."""
         self.circuits: dict[OpenCircuit, None] = {}
         self.reserved = self.renewed = 0
         """New reservations, and renewals."""
         self.connected = self.bytes = 0
-        """Circuits begun, and what ended and live ones carried."""
+        """Circuits begun, and bytes carried by all circuits, ended or live."""
         self.declined: Counter[DeclineReason] = Counter()
         self.ended: Counter[CircuitEnd] = Counter()
         self._allow = allow
@@ -174,9 +175,9 @@ class RelayReservations:
     # -- reservations --------------------------------------------------------------------------------------------------------
 
     def reserve(self, peer: PeerId, ip: str | None, now: float) -> RelayReservation:
-        """Reserve, or renew, for `peer`, an id that the channel proved. Raises `ReservationDeclined`.
+        """Make or renew a reservation for `peer`, whose id the channel proved. Raises `ReservationDeclined`.
 
-        `ip`: of its connection; None when that is a circuit.
+        `ip`: the address of its connection; None if the connection is a circuit.
         """
         self._purge(now)
         network = self._check(peer, ip, self._reserve_rate, now)
@@ -199,7 +200,7 @@ class RelayReservations:
         return reservation
 
     def release(self, peer: PeerId) -> None:
-        """Its connection ended, and with it its reservation, if any."""
+        """Drop the peer's reservation, if any, since its connection ended."""
         reservation = self._reservations.pop(peer, None)
         if reservation is not None:
             decrement(self._per_network, reservation.network)
@@ -215,7 +216,7 @@ class RelayReservations:
     # -- circuits ------------------------------------------------------------------------------------------------------
 
     def begin(self, source: PeerId, ip: str | None, target: PeerId, now: float) -> OpenCircuit:
-        """Begin a circuit, which the caller must `end` in any case. Raises `ReservationDeclined`."""
+        """Begin a circuit, which the caller must always `end`. Raises `ReservationDeclined`."""
         limits = self.limits
         network = self._check(source, ip, self._connect_rate, now)
         if not self.holds(target, now):
@@ -240,7 +241,7 @@ class RelayReservations:
         return circuit
 
     def carry(self, circuit: OpenCircuit, size: int) -> CircuitEnd | None:
-        """Count `size` bytes before they pass; returns why the circuit may not carry them and ends, or None."""
+        """Count `size` bytes before they pass. Returns None, or the reason why the circuit may not carry them and ends."""
         if not all(map(self._allow, circuit.principals)):
             return CircuitEnd.NOT_ALLOWED
         if size > circuit.bytes_left:
@@ -251,15 +252,15 @@ class RelayReservations:
         return None
 
     def pace(self, size: int, now: float) -> float:
-        """Seconds to wait before passing these bytes on, so that all circuits together keep to `bytes_per_s`, in the order of the
-        calls; up to a second's worth goes at once."""
+        """Seconds to wait before passing these bytes on, so that all circuits together keep to `bytes_per_s`, in the order of the calls. Up
+        to a second's worth passes at once."""
         if self.limits.bytes_per_s is None:
             return 0.0
         self._free_at = max(self._free_at, now - BURST_S) + size / self.limits.bytes_per_s
         return max(0.0, self._free_at - now)
 
     def end(self, circuit: OpenCircuit, why: CircuitEnd | None) -> None:
-        """Note that `circuit` ended; `why` is None for a circuit that was never established. Safe to call twice."""
+        """Record that `circuit` ended; `why` is None if it was never established. Safe to call twice."""
         if circuit not in self.circuits:
             return
         del self.circuits[circuit]
@@ -278,7 +279,7 @@ class RelayReservations:
         return ReservationDeclined(reason)
 
     def reservations(self, now: float) -> tuple[RelayReservation, ...]:
-        """Those that are valid."""
+        """The valid reservations."""
         return tuple(each for each in self._reservations.values() if self._is_valid(each, now))
 
     def _check(self, peer: PeerId, ip: str | None, rate: RateLimit, now: float) -> str:
@@ -303,5 +304,5 @@ class RelayReservations:
 
 
 def _shares(source: PeerId, target: PeerId, network: str) -> tuple[tuple[str, ...], ...]:
-    """What a circuit counts against."""
+    """The shares that a circuit counts against."""
     return ("from", source), ("to", target), ("pair", source, target), ("network", network)

@@ -1,7 +1,7 @@
-"""A node's routing table: holders that answered it, by their XOR distance, as in Kademlia. Pure.
+"""A node's routing table: holders that answered it, ordered by XOR distance, as in Kademlia. Pure.
 
-Each bucket holds the contacts at one distance (a power of two), so that a node knows its neighbourhood best. Who is in it stays until it
-fails to answer: fresh ids, which cost nothing, displace nobody. A newcomer that finds no room waits for the place of one that is gone.
+Each bucket holds the contacts at one distance (a power of two), so a node knows its neighbourhood best. A contact stays until it fails to
+answer, so fresh ids, which cost nothing, displace nobody. A newcomer that finds no room waits until a contact is gone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BUCKET_SIZE: Final = 64
 NETWORK_SHARE: Final = 8
 """Contacts of one public network (/24, IPv6 /48) in a bucket."""
 CHECK_AFTER_S: Final = 300.0
-"""A contact that answered in the last this many seconds is not asked again to make room for a newcomer."""
+"""A contact that answered within this many seconds is not asked again to make room for a newcomer."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class RoutingTable:
         self._own = _position(own_peer)
         self._entries: dict[PeerId, _Entry] = {}
         self.version = 0
-        """Counts changes of the contacts."""
+        """Counts changes to the contacts."""
         self._waiting: dict[tuple[int, str], tuple[Contact, float]] = {}
         """The newest newcomer that found no room in a bucket, or in a network's share of it, and when it answered."""
 
@@ -54,19 +54,19 @@ class RoutingTable:
         return [entry.contact for entry in near]
 
     def contacts(self) -> list[Contact]:
-        """All of them."""
+        """All contacts."""
         return [entry.contact for entry in self._entries.values()]
 
     def oldest(self, before: float, count: int) -> list[Contact]:
-        """Up to `count` contacts that have not answered since `before`, the longest silent first."""
+        """Up to `count` contacts that have not answered since `before`, longest silent first."""
         old = (entry for entry in self._entries.values() if entry.answered_at < before)
         return [entry.contact for entry in heapq.nsmallest(count, old, key=lambda entry: entry.answered_at)]
 
     def learn(self, contact: Contact, now: float = -math.inf) -> Contact | None:
-        """Add a holder that answered at `now` (by default nobody knows when), or update its addresses. Raises ValueError for an invalid id.
+        """Add a holder that answered at `now` (default: unknown), or update its addresses. Raises ValueError for an invalid id.
 
-        Where there is no room, it waits, and the one in its way that answered least recently is returned if that is long ago: the caller
-        asks it, and forgets it when it does not answer.
+        If there is no room, the holder waits. The least recently heard contact in its way is returned if it was heard long ago; the caller
+        asks that contact, and forgets it if it does not answer.
         """
         position = _position(contact.peer)
         if not (contact.holder and contact.addresses) or position == self._own:
@@ -88,12 +88,12 @@ class RoutingTable:
         return None
 
     def answered(self, peer: PeerId, now: float) -> None:
-        """A peer answered, which may be in the table."""
+        """Record that a peer answered; it need not be in the table."""
         if peer in self._entries:
             self._entries[peer].answered_at = now
 
     def forget(self, peer: PeerId) -> None:
-        """Remove a peer that did not answer. A newcomer that waits takes its place."""
+        """Remove a peer that did not answer. A waiting newcomer takes its place."""
         self._wait_no_more(peer)
         entry = self._entries.pop(peer, None)
         if entry is not None:

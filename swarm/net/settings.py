@@ -1,4 +1,4 @@
-"""Settings that every role has: its ways into the swarm, and where it listens."""
+"""Settings that every role has: how it finds the swarm, and where it listens."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class RoleSettings(BaseModel):
     section: ClassVar[str] = ""
 
     gates: tuple[Annotated[str, AfterValidator(_names_a_peer)], ...] = ()
-    """Addresses of gates, such as `/ip4/192.0.2.7/tcp/4102/p2p/PEERID`. Default: this home's own gate, else the last used ones."""
+    """Addresses of gates, such as `/ip4/192.0.2.7/tcp/4102/p2p/PEERID`. Default: this home's own gate, else the gates used last."""
     listen: tuple[AddressText, ...] = ()
     """Addresses to listen on. Default: a free port on every interface."""
     announce: tuple[Annotated[AddressText, AfterValidator(_has_an_ip)], ...] = ()
     """Addresses to announce instead of the interfaces' addresses, such as a forwarded port."""
 
     lan: bool = True
-    """Whether to find neighbours on the LAN, and be found by them, without a gate. Never done while listening on loopback only."""
+    """Whether to find neighbours on the LAN, and let them find this node, without a gate. Never done while listening only on loopback."""
     upnp: bool = False
     """Whether to ask the LAN's router to forward a port, so that others can dial this node."""
 

@@ -1,1 +1,1 @@
-"""py-libp2p behind our rules."""
+"""py-libp2p, hardened and limited by our rules."""

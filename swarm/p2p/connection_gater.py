@@ -1,12 +1,12 @@
-"""Limits of inbound connections: how many unauthenticated ones, how many of one network, how fast. Pure.
+"""Limits of inbound connections: how many are unauthenticated, how many come from one network, how fast they arrive. Pure.
 
     a connection comes in ─▶ `arrive`: its network's rate and share ─▶ Noise ─▶ `stays`: below the limit for strangers, or does one leave?
 
-When there are too many unauthenticated connections, the oldest one of the address or network that has most of them is closed. So a
-flood of half-open connections displaces itself, and not an honest peer, which authenticates within a few round trips. At the limit for
-strangers the least useful one makes room for the next (`connection_value`). The last connections are reserved for peers that the node's
-owner knows: fresh keys cannot lock those out. Loopback has no share and no rate limit: it is this machine, or a proxy on it that serves
-everybody.
+When there are too many unauthenticated connections, the oldest one of the address or network with the most of them is closed. A flood of
+half-open connections therefore displaces itself, and not an honest peer, which authenticates within a few round trips. At the limit for
+strangers, the least useful connection makes room for the next (`connection_value`). The last connections are reserved for peers that the
+node's owner knows, so that fresh keys cannot lock them out. Loopback has no share and no rate limit: it is this machine, or a proxy on it
+that serves everybody.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from swarm.p2p.connection_value import ConnectionUse, ConnectionValue, least_use
 from swarm.p2p.handshakes import WORKED_WEIGHT
 
 MAX_RATED: Final = 8_192
-"""Networks tracked for their rate; the least recently seen goes first."""
+"""Networks whose rate is tracked; the least recently seen one goes first."""
 AWAY_S: Final = (30.0, 900.0)
-"""How long a key that was evicted unused is refused while there is no room: the first time, and at most."""
+"""How long a key is refused at the limit after it was evicted unused: the first time, and at most."""
 MAX_AWAY: Final = 8_192
 MAX_CLOSED: Final = 2
-"""Connections closed for one newcomer: more than one where known peers have taken more than their room."""
+"""Most connections closed for one newcomer: more than one if known peers have taken more than their room."""
 LEAVING: Final = 16
-"""Connections that one look at all connections marks as the next to leave."""
+"""How many connections one look at all connections marks as the next to leave."""
 LEAVING_S: Final = 1.0
-"""Seconds for which these marks hold, for connections not used since."""
+"""How long these marks are valid, for connections not used since."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,18 +44,18 @@ class InboundConnection:
     """Empty for loopback."""
     authenticated: bool = False
     cut: Callable[[], object] = lambda: None
-    """Closes it."""
+    """Closes the connection."""
     peer: PeerId = ""
-    """Once it has authenticated."""
+    """Set once the connection has authenticated."""
     since: float = 0.0
-    """When it did."""
+    """When the connection authenticated."""
     carries: bool = False
-    """It is a half of a circuit."""
+    """The connection is one half of a circuit."""
     use: ConnectionUse = field(default_factory=ConnectionUse)
 
 
 def network_or_home(ip: str) -> str:
-    """The network of an address; empty for loopback."""
+    """The network of an address; empty if it is loopback."""
     try:
         address = ipaddress.ip_address(ip.partition("%")[0])
     except ValueError:
@@ -67,8 +67,8 @@ def network_or_home(ip: str) -> str:
 
 @dataclass
 class ConnectionGater:
-    """Counts inbound connections. `knows`: whether the last connections are reserved for a peer; `sharing`: the network of an
-    address, which has one share and one rate; empty if it has none."""
+    """Counts inbound connections. `knows`: whether the last connections are reserved for a peer; `sharing`: the network of an address,
+    which has one share and one rate; empty if it has none."""
 
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     knows: Callable[[PeerId], bool] = lambda peer: False
@@ -80,9 +80,9 @@ class ConnectionGater:
     """Whether a peer has a reservation here."""
     sharing: Callable[[str], str] = network_or_home
     away: Pauses = field(default_factory=lambda: Pauses(*AWAY_S, most=MAX_AWAY))
-    """Keys whose connections were evicted without having been used."""
+    """Keys whose connections were evicted unused."""
     _worked: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    """Addresses from which a connection was used, the latest last."""
+    """Addresses from which a connection was used, latest last."""
     _others: int = 0
     _unauthenticated: dict[InboundConnection, None] = field(default_factory=dict)
     """Oldest first."""
@@ -91,16 +91,16 @@ class ConnectionGater:
     _carrying: Counter[str] = field(default_factory=Counter)
     """Data connections among `_held`, by public network."""
     _staying: dict[InboundConnection, None] = field(default_factory=dict)
-    """Authenticated, and not about to be closed."""
+    """Authenticated connections that are not about to be closed."""
     _next: deque[tuple[float, InboundConnection]] = field(default_factory=deque)
-    """The next to leave, and when each was last used."""
+    """The next connections to leave, and when each was last used."""
     _looked_at: float = 0.0
 
     def __post_init__(self) -> None:
         self._rates = RateLimit(self.limits.burst, 1 / self.limits.per_s, most=MAX_RATED)
 
     def arrive(self, ip: str, now: float) -> InboundConnection | None:
-        """Count a new connection; None: close it. The caller must `leave` with the result."""
+        """Count a new connection; None: close it. The caller must pass the result to `leave`."""
         limits, arrival = self.limits, InboundConnection(ip, self.sharing(ip))
         network = arrival.network
         why = ""
@@ -141,8 +141,8 @@ class ConnectionGater:
         now: float,
         use: ConnectionUse | None = None,
     ) -> bool:
-        """It authenticated as `peer`; returns whether to keep it. `others`: connections of this node that did not arrive here; `use`: kept
-        up to date by whoever serves the connection."""
+        """Record that the connection authenticated as `peer`; return whether to keep it. `others`: this node's connections that did not
+        arrive here; `use`: kept up to date by the code that serves the connection."""
         self._authenticate(arrival)
         self._others = others
         arrival.peer, arrival.since, arrival.use = peer, now, use or arrival.use
@@ -155,8 +155,8 @@ class ConnectionGater:
         return True
 
     def carry(self, arrival: InboundConnection) -> bool:
-        """It is the data connection of a circuit; returns whether there is room. The circuit counts against its caller, so its halves count
-        neither as arrivals of their networks nor against their shares of the others."""
+        """Record that the connection is a data connection of a circuit; return whether there is room. A circuit counts against its caller,
+        so its halves count neither towards their networks' rates nor towards their shares of the other connections."""
         self._authenticate(arrival)
         network, limits = arrival.network, self.limits
         if self._carrying.total() >= limits.most_data_connections or (
@@ -171,7 +171,7 @@ class ConnectionGater:
         return True
 
     def welcome(self, peer: PeerId, now: float) -> bool:
-        """Whether to go on with an inbound connection of that key: it was not evicted lately, or there is room."""
+        """Whether to continue with an inbound connection of this key: it was not evicted lately, or there is room."""
         full = len(self._staying) + self._others >= self.limits.strangers
         if full and self.away.pauses(peer, now) and not self.knows(peer):
             self.refused["too-soon"] += 1
@@ -179,11 +179,11 @@ class ConnectionGater:
         return True
 
     def weight(self, ip: str) -> float:
-        """The weight of an address while its handshake waits for its turn."""
+        """The weight of an address while its handshake waits for a turn."""
         return WORKED_WEIGHT if ip in self._worked else 1.0
 
     def _evict(self, now: float) -> bool:
-        """Close the least useful connection of a stranger; returns whether there was one."""
+        """Close a stranger's least useful connection; return whether there was one."""
         for fresh in (False, True):
             if fresh or now > self._looked_at + LEAVING_S:
                 self._look(now)
@@ -212,7 +212,7 @@ class ConnectionGater:
         )
 
     def leave(self, arrival: InboundConnection) -> None:
-        """The connection ended."""
+        """Stop counting a connection that ended."""
         self._authenticate(arrival)
         self._staying.pop(arrival, None)
         if arrival.peer and not self._value(arrival).unused:

@@ -1,12 +1,12 @@
-"""What an inbound connection is worth at the connection limit, and who leaves for a newcomer. Pure: time is an argument.
+"""The worth of an inbound connection at the connection limit, and which one leaves for a newcomer. Pure: time is an argument.
 
-A connection is used when its peer's call was answered here, or when the peer answered ours; pings say nothing of it. Use that goes on for
-minutes earns credit and makes a connection a proven one. In the order of leaving:
+A connection is used when this node answers a call from its peer, or the peer answers ours; pings do not count. Use that continues for
+minutes earns credit and makes a connection proven. The order of leaving:
 
     never used, longest idle first  ─▶  used: by last use, with credit  ─▶  at work now  ─▶  just arrived, known: stays
 
-Each connection of one network beyond a few makes the others of that network leave sooner. Once half of the room is held by connections
-that are not proven, newcomers displace only those: a flood of keys, even of keys that each make a call, displaces itself.
+Beyond a few connections, each further one of a network makes all connections of that network leave sooner. Once unproven connections hold
+half of the room, newcomers displace only those: a flood of keys displaces itself, even if each key makes a call.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from typing import Final
 from swarm.net.addresses import PeerId
 
 NEW_S: Final = 3.0
-"""How long a new connection is protected: time for the first calls of a slow peer."""
+"""How long a new connection is protected: time for a slow peer's first calls."""
 PROVEN: Final = 3
-"""Marks of a proven connection: two to three minutes of use."""
+"""Marks that make a connection proven: two to three minutes of use."""
 UNPROVEN_SHARE: Final = 0.5
-"""Of the room for strangers, for connections that are not proven, once it is full."""
+"""Share of the room for strangers that unproven connections may hold once the room is full."""
 AT_WORK_S: Final = 3.0
 """A connection used within this time is at work."""
 MARK_S: Final = 60.0
-"""Each such span with use is one mark, for calls and for answers each."""
+"""Each span of this length with use earns one mark for calls, and one for answers."""
 MAX_MARKS: Final = 20
 CREDIT_S: Final = 30.0
-"""Seconds by which a connection counts as used later, for each mark."""
+"""How much later a connection counts as last used, in seconds for each mark."""
 RESERVED_S: Final = 600.0
-"""The same for a reservation."""
+"""How much later, in seconds, if the peer has a reservation."""
 CROWD: Final = 8
-"""Connections of one network that cost nothing."""
+"""Connections of one network that incur no penalty."""
 CROWD_S: Final = 20.0
-"""Seconds by which a connection counts as used earlier, for each connection of its network beyond `CROWD`."""
+"""How much earlier a connection counts as last used, in seconds for each connection of its network beyond `CROWD`."""
 
 
 @dataclass(slots=True)
 class ConnectionUse:
-    """When a connection was used, and in how many spans of time."""
+    """When a connection was last used, and in how many spans of time."""
 
     used_at: float = -math.inf
     marks: int = 0
     _spans: list[int] = field(default_factory=lambda: [-1, -1])
 
     def note(self, now: float, *, answered: bool) -> None:
-        """The peer answered our call, or (`answered` is False) was answered."""
+        """Record that the peer answered our call, or, if `answered` is False, that we answered its call."""
         self.used_at, span = now, int(now // MARK_S)
         if self._spans[answered] != span:
             self._spans[answered] = span
@@ -59,11 +59,11 @@ class ConnectionUse:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionValue:
-    """What is known of one inbound connection."""
+    """What is known about one inbound connection."""
 
     peer: PeerId
     network: str
-    """Empty: it shares with nobody."""
+    """Empty: the connection shares its network with nobody."""
     since: float
     used_at: float
     marks: int
@@ -75,14 +75,14 @@ class ConnectionValue:
         return self.used_at == -math.inf and not self.reserved
 
     def protected(self, now: float) -> bool:
-        """It has just arrived."""
+        """Whether the connection has just arrived."""
         return now < self.since + NEW_S
 
     def at_work(self, now: float) -> bool:
         return now < self.used_at + AT_WORK_S
 
     def worth(self, crowd: int) -> float:
-        """When it counts as last used. `crowd`: connections of its network."""
+        """The time at which the connection counts as last used. `crowd`: connections of its network."""
         last = max(self.used_at, self.since)
         credit = CREDIT_S * self.marks + RESERVED_S * self.reserved
         return last + credit - CROWD_S * max(0, crowd - CROWD) * bool(self.network)
@@ -91,8 +91,9 @@ class ConnectionValue:
 def least_useful(
     values: Iterable[ConnectionValue], now: float, known: Callable[[PeerId], bool], count: int, *, room: int
 ) -> list[ConnectionValue]:
-    """Up to `count` connections that leave first; known peers and new connections never. Those at work leave only where there are no
-    others, and few new ones: what comes faster than it may leave is refused. `room`: connections that strangers may have."""
+    """Up to `count` connections that leave first; never known peers or new connections. Connections at work leave only if there are no
+    others and at most half of the candidates are new; connections that arrive faster than that are refused. `room`: connections that
+    strangers may have."""
     strangers = [value for value in values if not known(value.peer)]
     unproven = [value for value in strangers if value.marks < PROVEN and not value.reserved]
     crowds = Counter(value.network for value in strangers)

@@ -1,13 +1,13 @@
-"""Whom this node dials because others say so. Pure: time, interfaces and names come in as arguments.
+"""Which addresses named by others this node dials. Pure: time, interfaces and names are arguments.
 
-Adverts, contacts and neighbours are words of strangers, and an address in them may be a victim's. So
+Adverts, contacts and neighbours are claims of strangers, and an address in them may be a victim's. The rules:
 
-    what leads into a machine or a LAN    is dialled where this node is of it, or what its owner gave has led there before
-    an IP address where nobody answers    gets a few dials, then one now and then, ever more rarely, whoever names it under whatever key;
-                                          a port there likewise
+    an address on this machine or on a LAN    is dialled if this node is on it too, or if an owner's address has led there before
+    an IP address that does not answer        gets a few dials, then ever fewer, whoever names it under whatever key;
+                                              likewise one port of it
 
-What the owner gave (gates, peers of his own disk) is dialled in any case, and a door that was answered before has tries of its own: else
-anybody could have a node shunned by naming its address.
+Addresses from the owner (gates, peers on the owner's disk) are always dialled. A door (an IP address and port) that has answered before has
+a separate allowance; otherwise anybody could make a node shunned by naming its address.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from swarm.net.addresses import Address, PeerId, parse_tcp
 from swarm.net.interfaces import INTERFACES
 
 PUBLIC: Final = (8, 12.0, 600.0)
-"""Failed dials at once to one public address (IPv6 /64); then one in this many seconds; each failure doubles the pause, up to the last."""
+"""Failed dials at once to one public address (IPv6 /64); then seconds until the next one, doubled by each failure; and their limit."""
 PRIVATE: Final = (64, 1.0, 10.0)
 PUNCHED: Final = (240, 1.0, 10.0)
-"""The same for hole punching, which knocks several times a second until the NATs give way."""
+"""As `PUBLIC`, for hole punching, which tries several times a second until the NATs let it through."""
 DOOR: Final = (8, 2.0, 30.0)
-"""The same at one IP address and port, loopback too: whatever peer ids are named there, one process listens."""
+"""As `PUBLIC`, for one IP address and port, including loopback: whatever peer ids are named there, one process listens."""
 REMEMBERED: Final = 4_096
 GOOD_FAILS: Final = 3
-"""So often a door that was answered before may stay shut before it is as any other."""
+"""How often a dial to a door that answered before may fail until the door is treated like any other."""
 LOOK_AT_INTERFACES_S: Final = 10.0
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -39,12 +39,12 @@ IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 NOT_DIALLED: Final = "not dialled: "
-"""Stands in an error before why the rules forbid an address."""
+"""Precedes, in an error, the reason why the rules forbid an address."""
 
 
 @dataclass(slots=True)
 class _Purse:
-    """What is left of the budget for one target."""
+    """The remaining budget of one target."""
 
     left: float
     when: float
@@ -53,7 +53,7 @@ class _Purse:
 
 @dataclass
 class DialBudget:
-    """How often a target that does not answer is dialled: `burst` times, then once in `every_s`, more and more rarely up to `most_s`."""
+    """How often a target that does not answer is dialled: `burst` times, then once in `every_s`, which grows up to `most_s`."""
 
     burst: int
     every_s: float
@@ -62,7 +62,7 @@ class DialBudget:
     _purses: OrderedDict[str, _Purse] = field(default_factory=OrderedDict)
 
     def take(self, now: float, target: str) -> bool:
-        """Whether it may be dialled now; if so, that costs one until it has answered."""
+        """Whether to dial the target now. If so, this takes one dial from its budget until the target has answered."""
         purse = self._purses.pop(target, None) or _Purse(self.burst, now, self.every_s)
         purse.left, purse.when = purse.left + (now - purse.when) / purse.every_s, now
         if purse.left >= self.burst:
@@ -78,7 +78,7 @@ class DialBudget:
         return True
 
     def answered(self, target: str) -> None:
-        """Give back what the dial cost; the pace is the first again."""
+        """Give back the dial that `take` took, and reset the pace."""
         purse = self._purses.get(target)
         if purse is not None:
             purse.left, purse.every_s = min(purse.left + 1, self.burst), self.every_s
@@ -86,14 +86,14 @@ class DialBudget:
 
 @dataclass
 class DialRules:
-    """One node's."""
+    """The rules of one node."""
 
     listening: Callable[[], Iterable[Address]] = tuple
-    """Where this node can be dialled, as it knows."""
+    """The addresses at which this node knows that it can be dialled."""
     given: Callable[[Address], bool] = lambda address: False
     """Whether the owner gave an address."""
     networks: Callable[[], Collection[IpNetwork]] = lambda: own_ip_networks()
-    """Those that this machine is on."""
+    """The networks of this machine."""
     _networks: Collection[IpNetwork] = ()
     _look_at: float = -LOOK_AT_INTERFACES_S
     _public: DialBudget = field(default_factory=lambda: DialBudget(*PUBLIC))
@@ -101,13 +101,13 @@ class DialRules:
     _punched: DialBudget = field(default_factory=lambda: DialBudget(*PUNCHED))
     _doors: DialBudget = field(default_factory=lambda: DialBudget(*DOOR))
     _good: OrderedDict[tuple[PeerId, Address], int] = field(default_factory=OrderedDict)
-    """Doors that were answered → how many dials have failed since."""
+    """Door that answered → how many dials have failed since."""
     _met_here: bool = False
     _met_beyond: bool = False
     _met_inside: bool = False
 
     def why_not(self, now: float, peer: PeerId, address: Address, as_given: Address = "") -> str:
-        """Why an address is not dialled, in words; empty: it is, and that counts. `as_given`: before its name was resolved."""
+        """Why not to dial an address, in words; empty: dial it, which counts. `as_given`: the address before its name was resolved."""
         ip = _ip(address)
         if ip is None:
             return "not an IP address"
@@ -127,12 +127,12 @@ class DialRules:
         return "" if open_here else "too many dials there were in vain lately"
 
     def may_punch(self, now: float, address: Address) -> bool:
-        """Whether one more try of hole punching may go there; which addresses are tried at all is the puncher's business."""
+        """Whether one more hole-punching attempt may go to the address. The hole puncher decides which addresses to try at all."""
         ip = _ip(address)
         return ip is not None and self._punched.take(now, target_of(ip))
 
     def answered(self, now: float, peer: PeerId, address: Address) -> None:
-        """The peer was there, and showed its key."""
+        """Record that the peer answered at the address and proved its key."""
         ip = _ip(address)
         if ip is None:
             return
@@ -151,7 +151,7 @@ class DialRules:
         self._doors.answered(_door(address))
 
     def _here(self) -> bool:
-        """Whether others on this very machine are dialled by loopback."""
+        """Whether other nodes on this machine are dialled by loopback."""
         if self._met_here:
             return True
         listening = [ip for address in self.listening() if (ip := _ip(address)) is not None]
@@ -166,12 +166,12 @@ class DialRules:
 
 
 def target_of(ip: Ip) -> str:
-    """What one victim may have: an IPv4 address, or an IPv6 /64."""
+    """The unit that counts as one victim: an IPv4 address, or an IPv6 /64."""
     return str(ip) if ip.version == 4 else str(ipaddress.ip_network((ip, 64), strict=False))
 
 
 def own_ip_networks() -> Sequence[IpNetwork]:
-    """The networks this machine is on, loopback and link-local left out."""
+    """The networks of this machine, without loopback and link-local."""
     matches: list[IpNetwork] = []
     for entry in INTERFACES.addresses():
         if entry.family not in {socket.AF_INET, socket.AF_INET6} or not entry.netmask:
@@ -189,6 +189,6 @@ def _ip(address: Address) -> Ip | None:
 
 
 def _door(address: Address) -> str:
-    """IP address and port."""
+    """The IP address and port."""
     where = parse_tcp(address)
     return f"{where.host} {where.port}" if where is not None else ""

@@ -40,11 +40,11 @@ from swarm.p2p.yamux import BoundedYamux
 DIAL_WITHIN_S: Final = 10.0
 """Time limit for one address, from the first packet to a secured connection."""
 STAGGER_S: Final = 0.05
-"""Head start of each address over the next: the first is usually right, and handshakes cost CPU."""
+"""Head start of each address over the next: the first is usually the right one, and handshakes cost CPU time."""
 HEAD_START_S: Final = 0.25
 """Head start of direct addresses over circuits."""
 MAX_RESOLVED: Final = 2
-"""IP addresses of one name."""
+"""IP addresses used for one name."""
 LOG_FULL_S: Final = 60.0
 STREAM_ERRORS: Final = (
     BaseLibp2pError,
@@ -52,7 +52,7 @@ STREAM_ERRORS: Final = (
     trio.ClosedResourceError,
     trio.TooSlowError,
 )
-"""How streams end when peers go away."""
+"""The errors of a stream whose peer went away."""
 
 OpenOn = Callable[[SwarmConn, Sequence[str]], Awaitable[Stream]]
 """Opens a stream on this connection, with the first of the protocols that the peer supports. Raises libp2p's errors."""
@@ -65,18 +65,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class _Dial:
-    """One dial of a peer, shared by its callers: all their addresses at once, until one answers."""
+    """One dial of a peer, shared by its callers: tries all their addresses at once, until one answers."""
 
     done: trio.Event = field(default_factory=trio.Event)
     connection: INetConn | None = None
     failures: list[str] = field(default_factory=list)
     tried: int = 0
     refused: int = 0
-    """Addresses tried, and those at which nobody listens."""
+    """Addresses tried so far, and those among them where nobody listens."""
     other: PeerId = ""
-    """Another peer that answered."""
+    """A different peer that answered."""
     callers: int = 0
-    """When the last one gives up, the dial ends."""
+    """The dial ends when the last caller gives up."""
     under_way: dict[Address, trio.CancelScope] = field(default_factory=dict)
 
     def end(self) -> None:
@@ -91,7 +91,7 @@ class NobodyListens(SwarmException):
 
 
 class AnotherAnswers(SwarmException):
-    """Another peer, `actual`, answered at an address of this one: the id or the address is wrong, or somebody took it over."""
+    """Another peer, `actual`, answered at one of the peer's addresses: the id or the address is wrong, or the address was taken over."""
 
     def __init__(self, detail: str, actual: PeerId) -> None:
         super().__init__(detail)
@@ -99,23 +99,23 @@ class AnotherAnswers(SwarmException):
 
 
 class NoAutoConnector(AutoConnector):
-    """libp2p dials every peer it knows until half of its high watermark; here the roles decide whom to dial."""
+    """Replaces libp2p's connector, which dials every known peer until half of its high watermark; here the roles decide whom to dial."""
 
     async def run_background_task(self, nursery: trio.Nursery) -> None:
-        """Nothing runs."""
+        """Run nothing."""
 
     async def maybe_connect(self) -> None:
-        """Nothing is dialled."""
+        """Dial nothing."""
 
 
 class NodeSwarm(Swarm):
-    """libp2p's swarm, in which every dial is `reach`, whether of a role or of libp2p's services."""
+    """libp2p's swarm, in which every dial goes through `reach`, whether a role's or that of libp2p's services."""
 
     def __init__(self, *args: Any, gater: ConnectionGater | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gater = gater or ConnectionGater()
         self.rules = DialRules()
-        """Which addresses may be dialled, and how often in vain."""
+        """Which addresses may be dialled, and how often without an answer."""
         self.look_up: LookUp = look_up
         self.auto_connector = NoAutoConnector(self)
         self._dials: dict[ID, _Dial] = {}
@@ -125,33 +125,33 @@ class NodeSwarm(Swarm):
         self.recognise: (
             Callable[[trio.SocketStream, Callable[[], bool]], Awaitable[trio.Event | None]] | None
         ) = None
-        """On a gate: the end of the circuit of which a connection is one half, else None. Takes a function that says whether there is room.
-        Raises `trio.BrokenResourceError` and libp2p's errors."""
+        """On a gate: returns an event for the end of the circuit if the connection is one half of a circuit, else None. Takes a function
+        that says whether there is room. Raises `trio.BrokenResourceError` and libp2p's errors."""
         self.called_at = -math.inf
         """When a peer last connected to this node directly."""
         self._full_logged_at = -math.inf
 
     def get_connections(self, peer_id: ID | None = None) -> list[INetConn]:
-        """As in libp2p, but ten times as fast for all connections of a thousand peers: libp2p asks for them whenever one arrives."""
+        """Like libp2p's, but ten times as fast for all connections of a thousand peers: libp2p asks for them whenever one arrives."""
         if peer_id is not None:
             return super().get_connections(peer_id)
         return list(itertools.chain.from_iterable(self.connections.values()))
 
     def _not_arrived(self) -> int:
-        """Connections that this node dialled, and those through gates."""
+        """The number of connections that this node dialled or that go through gates."""
         return sum(
             not (isinstance(conn.muxed_conn, BoundedYamux) and conn.muxed_conn.arrived)
             for conn in self.get_connections()
         )
 
     def _log_full(self, now: float) -> None:
-        """One line a minute, however many knock."""
+        """Log one line a minute, however many connections are refused."""
         if now >= self._full_logged_at + LOG_FULL_S:
             self._full_logged_at = now
             log.warning("connections.full", closed_for_others=self.gater.evicted, **self.gater.refused)
 
     async def close_all(self, within_s: float) -> None:
-        """Stop listening and dialling, and close all connections: circuits first, since what some of them say goes over the others.
+        """Stop listening and dialling, and close all connections: circuits first, since their last messages go over other connections.
 
         libp2p itself does not close its listeners when its manager stops it, and takes 0.2 s for each connection.
         """
@@ -171,7 +171,7 @@ class NodeSwarm(Swarm):
         self.connections.clear()
 
     def live(self, peer: ID) -> SwarmConn | None:
-        """The connection with `peer` for new streams: a direct one if there is any, the one that was active last."""
+        """The connection with `peer` for new streams: preferably a direct one, then the one that was active last."""
         return max(self._living(peer), key=lambda conn: (not is_relayed(conn), _heard_at(conn)), default=None)
 
     def direct(self, peer: ID) -> SwarmConn | None:
@@ -203,9 +203,9 @@ class NodeSwarm(Swarm):
                 yield conn
 
     async def reach(self, peer: ID, addresses: Sequence[Address]) -> INetConn:
-        """A connection with `peer`: the live one, or the first that is established. SwarmException lists what was tried.
+        """A connection with `peer`: the live one, or the first to be established. Raises SwarmException, which lists the attempts.
 
-        Circuits start a little after direct addresses, or at once if there are none of those.
+        Circuits start a little after direct addresses, or at once if there are no direct ones.
         """
         live = self.live(peer)
         if live is not None:
@@ -221,7 +221,7 @@ class NodeSwarm(Swarm):
             dial = self._dials[peer] = _Dial()
         dial.callers += 1
         try:
-            # another caller may be dialling other addresses, which may be dead: try ours as well
+            # another caller may be dialling other addresses, which may be dead; try ours too
             for address, delay_s in _in_order(addresses):
                 if address not in dial.under_way:
                     dial.tried += 1
@@ -242,7 +242,7 @@ class NodeSwarm(Swarm):
         return dial.connection
 
     async def _attempt(self, dial: _Dial, peer: ID, address: Address, delay_s: float) -> None:
-        """Dial one address, in the swarm's nursery: the winner does not wait for the losers' cleanup."""
+        """Dial one address, in the swarm's nursery, so that the winner does not wait for the losers' cleanup."""
         try:
             with dial.under_way[address], trio.move_on_after(DIAL_WITHIN_S + delay_s):
                 await trio.sleep(delay_s)
@@ -271,7 +271,7 @@ class NodeSwarm(Swarm):
         return await self.through(circuit, peer)
 
     async def _dial_direct(self, address: Address, peer: ID) -> INetConn:
-        """Dial after resolving names, so that the rules see the IP addresses."""
+        """Resolve names, then dial, so that the rules see the IP addresses."""
         last: SwarmException | None = None
         name = parse_tcp(address)
         if name is not None and name.ip is None and not self.rules.given(address):
@@ -295,7 +295,7 @@ class NodeSwarm(Swarm):
     ) -> None:
         """Open another direct connection with `peer`, from `source`. Raises SwarmException.
 
-        `as_responder`: the peer dials us at the same moment, so both dials may be one connection, on which the peer is the initiator.
+        `as_responder`: the peer dials us at the same moment, so both dials may become one connection, on which the peer is the initiator.
         """
         if self._stopping:
             raise SwarmException("this node is closing")
@@ -307,7 +307,7 @@ class NodeSwarm(Swarm):
             await self.dial_addr(Multiaddr(address), peer, source)
 
     def admit(self, conn: SwarmConn) -> None:
-        """Give a connection that we dialled because its peer called us a place of those for inbound ones; without one it is closed."""
+        """Count a connection that we dialled because its peer called us as an inbound one; close it if there is no place."""
         if self.background_nursery is not None:
             self.background_nursery.start_soon(self._admitted, conn)
 
@@ -324,7 +324,7 @@ class NodeSwarm(Swarm):
                 await conn.close()
 
     async def knock(self, peer: ID, address: Address) -> None:
-        """Check that `peer` answers at this address and proves its key, on a connection of its own. Raises SwarmException."""
+        """Check, on a separate connection, that `peer` answers at this address and proves its key. Raises SwarmException."""
         to = Multiaddr(address)
         transport = self.transport_manager.transport_for_dialing(to)
         if transport is None or self._stopping:
@@ -349,7 +349,7 @@ class NodeSwarm(Swarm):
     async def _do_handle_inbound_connection(
         self, read_write_closer: ReadWriteCloser, maddr: Multiaddr, failure_event: Any
     ) -> None:
-        """Secure one inbound connection, and free its slot when it ends (libp2p does so when the node ends)."""
+        """Secure one inbound connection, and free its slot when it ends (libp2p frees it only when the node ends)."""
         raw = RawConnection(read_write_closer, False)
         remote = read_write_closer.get_remote_address()
         ip = remote[0] if remote else ""
@@ -379,7 +379,7 @@ class NodeSwarm(Swarm):
                 await raw.close()
 
     async def _stays(self, muxed: IMuxedConn, arrival: InboundConnection) -> None:
-        """Wait until the connection has ended, or has to give way."""
+        """Wait until the connection ends or must give way."""
         if not isinstance(muxed, BoundedYamux):
             return
         now = trio.current_time()
@@ -392,13 +392,13 @@ class NodeSwarm(Swarm):
         self._log_full(now)
 
     async def _recognised(self, connection: ReadWriteCloser, arrival: InboundConnection) -> trio.Event | None:
-        """The end of the circuit of which `connection` is one half; None for any other connection."""
+        """The event for the end of the circuit if `connection` is one half of a circuit; None for any other connection."""
         if self.recognise is None or not isinstance(connection, TrioTCPStream):
             return None
         return await self.recognise(connection.stream, lambda: self.gater.carry(arrival))
 
     async def _carried(self, circuit_ends: trio.Event) -> None:
-        """The half of a circuit takes none of the places that libp2p has for connections with peers."""
+        """Wait for the end of a circuit whose half is this connection; it takes none of libp2p's places for connections with peers."""
         self._inbound_limiter.total_tokens += 1
         try:
             await circuit_ends.wait()
@@ -407,7 +407,7 @@ class NodeSwarm(Swarm):
 
 
 async def look_up(host: str, port: int, family: int) -> Sequence[str]:
-    """The IP addresses of a name, by this system. Raises `OSError`."""
+    """The IP addresses of a name, from this system's resolver. Raises `OSError`."""
     entries = await DNS.run(
         socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, abandon_on_cancel=True
     )
@@ -415,7 +415,7 @@ async def look_up(host: str, port: int, family: int) -> Sequence[str]:
 
 
 async def _resolved(address: Address, look_up: LookUp) -> tuple[Address, ...]:
-    """The address itself, or the first few that its name resolves to."""
+    """The address itself, or the first few addresses that its name resolves to."""
     where = parse_tcp(address)
     if where is None or where.ip is not None:
         return (address,)
@@ -438,7 +438,7 @@ def _heard_at(conn: SwarmConn) -> float:
 
 
 def _in_order(addresses: Sequence[Address]) -> Iterator[tuple[Address, float]]:
-    """Each address with its delay in seconds, direct ones first."""
+    """Each address with its delay in seconds, direct addresses first."""
     circuits = [address for address in addresses if parse_circuit(address) is not None]
     direct = [address for address in addresses if address not in circuits]
     for place, address in enumerate(direct):
@@ -448,7 +448,7 @@ def _in_order(addresses: Sequence[Address]) -> Iterator[tuple[Address, float]]:
 
 
 def _other_peer(error: PeerIDMismatchesPubkey) -> PeerId:
-    """libp2p has the other peer's id only in the message."""
+    """The other peer's id, which libp2p gives only in the message."""
     return str(error).rpartition("=")[2]
 
 
@@ -463,7 +463,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The root of the chain; the first one of a group."""
+    """The root of the chain; the first error of a group."""
     while True:
         if error.__cause__ is not None:
             error = error.__cause__

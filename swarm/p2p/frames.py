@@ -1,4 +1,4 @@
-"""Frames of yamux, cut from the bytes of a connection as they come. Pure."""
+"""Splits the bytes of a connection into yamux frames as they arrive. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEADER: Final = struct.Struct(yamux.YAMUX_HEADER_FORMAT)
 
 
 class YamuxFrame(NamedTuple):
-    """What a header says. `length`: bytes of the body of a data frame; else a grant, the number of a ping, a reason to close."""
+    """A frame's header. `length`: bytes of a data frame's body; otherwise a window grant, a ping's number or a reason to close."""
 
     version: int
     kind: int
@@ -22,7 +22,7 @@ class YamuxFrame(NamedTuple):
 
 
 class FramePart(NamedTuple):
-    """A frame, or as much of a data frame as has come."""
+    """A frame, or the part of a data frame that has arrived."""
 
     frame: YamuxFrame
     body: bytes
@@ -31,22 +31,22 @@ class FramePart(NamedTuple):
 
 
 def header(kind: int, flags: int, stream_id: int, length: int) -> bytes:
-    """12 bytes."""
+    """The 12 bytes of a header."""
     return _HEADER.pack(0, kind, flags, stream_id, length)
 
 
 class FrameParser:
-    """Holds 11 bytes at most: bodies are passed on as they come, so what a header announces takes no memory."""
+    """Holds at most 11 bytes: it passes bodies on as they arrive, so an announced length takes no memory."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._frame: YamuxFrame | None = None
-        """The data frame that is coming."""
+        """The data frame that is arriving."""
         self._left = 0
-        """Bytes of its body that have not come."""
+        """Bytes of its body that are still missing."""
 
     def feed(self, data: bytes) -> Iterator[FramePart]:
-        """The frames, and parts of them, in `data`, which follows on what was fed before. To be used up before more is fed."""
+        """The frames, and parts of frames, in `data`, which continues the bytes fed before. Exhaust the iterator before feeding more."""
         data, at = self._rest + data if self._rest else data, 0
         self._rest = b""
         while at < len(data):

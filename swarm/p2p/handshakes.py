@@ -1,7 +1,7 @@
-"""Inbound handshakes in turns and within a share of the processor.
+"""Inbound handshakes take turns and use a limited share of the processor.
 
-A handshake costs milliseconds before anything is known of the peer. A peer that has sent its first message has its turn by network, so a
-flood from one delays that one; what is beyond a short queue is closed at once.
+A handshake costs milliseconds before anything is known about the peer. Once a peer has sent its first message, it waits for a turn, with
+peers grouped by network, so that a flood from one network delays that network. Handshakes beyond a short queue are closed at once.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from swarm.net.limits import decrement
 from swarm.p2p.session import BatchSession, CarriedConnection
 
 HANDSHAKE_US: Final = 5_000.0
-"""Proving both keys and setting up the muxer and its tasks (an estimate)."""
+"""To prove both keys and set up the muxer and its tasks (an estimate)."""
 HANDSHAKES: Final = Share(250_000, 50_000)
-"""A quarter of a core: 10 handshakes at once, then 50 a second. All others wait until those that began together are done."""
+"""A quarter of a core: 10 handshakes at once, then 50 per second. Other handshakes wait for their turn."""
 FIRST_MESSAGE: Final = 2 + 32
-"""Bytes of the least first message: its length, and a key."""
+"""Bytes of the shortest first message: its length, and a key."""
 MOST_WAITING: Final = 256
 MOST_WAITING_OF_ONE: Final = 32
-"""Handshakes of one network that may wait; fewer where many networks wait."""
+"""Handshakes of one network that may wait; fewer if many networks wait."""
 WORKED_WEIGHT: Final = 4.0
 """Weight in the queue of an address from which a connection was used before."""
 
 
 class CrowdedError(BaseLibp2pError):
-    """Too many handshakes of one network wait."""
+    """Too many handshakes of one network are waiting."""
 
 
 class HandshakeTurns:
-    """Lets handshakes begin, at the rate of `share`."""
+    """Lets handshakes begin at the rate of `share`."""
 
     def __init__(self, share: Share = HANDSHAKES) -> None:
         self.share = share
@@ -49,12 +49,12 @@ class HandshakeTurns:
         self._queue: FairQueue[trio.Event] = FairQueue()
         self._waiting: Counter[str] = Counter()
         self._left: set[trio.Event] = set()
-        """Entries of the queue that no longer wait."""
+        """Queue entries whose callers have given up."""
         self._dispatching = False
 
     async def turn(self, network: str, weight: float = 1.0) -> None:
-        """Wait until a handshake with somebody of this network may begin. At once, and no checkpoint, while nobody waits. CrowdedError
-        where too many of it wait."""
+        """Wait until a handshake with a peer of this network may begin. Returns at once, without a checkpoint, while nobody waits. Raises
+        CrowdedError if too many handshakes of the network wait."""
         if not self._dispatching and not self._bucket.wait_s(trio.current_time(), self.share, HANDSHAKE_US):
             self._bucket.charge(trio.current_time(), self.share, HANDSHAKE_US)
             return
@@ -89,10 +89,10 @@ class HandshakeTurns:
 
 
 class PacedNoise(NoiseTransport):
-    """Noise, of which inbound handshakes wait for their turn once the peer's first message is here."""
+    """Noise whose inbound handshakes wait for their turn after the peer's first message."""
 
     async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
-        """Secure `conn` as libp2p does; from then on many messages go at once."""
+        """Secure `conn` as libp2p does; after that, many messages are sent at once."""
         remote = conn.get_remote_address()
         if remote is None:
             return _batched(await self._shake(conn), conn)
@@ -100,7 +100,7 @@ class PacedNoise(NoiseTransport):
         return BatchSession(await self._shake(paced), conn)
 
     async def _shake(self, conn: IRawConnection) -> ISecureConn:
-        """Answer a handshake. HandshakeFailure for bytes that are none: the libraries below have errors of their own for those."""
+        """Answer a handshake. Raises HandshakeFailure for invalid bytes, for which the libraries below raise errors of their own."""
         try:
             return await super().secure_inbound(conn)
         except (BaseLibp2pError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -109,23 +109,22 @@ class PacedNoise(NoiseTransport):
             raise HandshakeFailure(f"no handshake: {error!r}") from error
 
     async def secure_outbound(self, conn: IRawConnection, peer_id: ID) -> ISecureConn:
-        """The same."""
+        """Like `secure_inbound`, as the dialling side."""
         return _batched(await super().secure_outbound(conn, peer_id), conn)
 
     async def may_begin(self, ip: str) -> None:
-        """Waits for the turn of an address; a node sets it."""
+        """Wait for the turn of an address; a node replaces this method."""
 
 
 def _batched(session: ISecureConn, conn: IRawConnection) -> BatchSession:
-    """`session` as it is used from the end of its handshake on."""
+    """`session` in the form used after its handshake."""
     if isinstance(conn, CarriedConnection):
         conn.secured()
     return BatchSession(session)
 
 
 class PacedConnection(RawConnection):
-    """A connection for the time of its handshake. A peer that has sent no first message costs a Noise state (50 µs) and nothing more, and
-    takes no turn from others of its address."""
+    """A connection during its handshake. A peer that sent no first message only costs a Noise state (50 µs), and no turn of its address."""
 
     def __init__(self, conn: IRawConnection, turn: Callable[[], Awaitable[None]]) -> None:
         """`turn`: waits until the handshake may begin."""
@@ -134,7 +133,7 @@ class PacedConnection(RawConnection):
         self._missing = FIRST_MESSAGE
 
     async def read(self, n: int | None = None) -> bytes:
-        """As the connection's own. What completes the first message waits for its turn."""
+        """Like the connection's own `read`. The data that completes the first message waits for its turn."""
         data = await super().read(n)
         if self._missing > 0 and data:
             self._missing -= len(data)

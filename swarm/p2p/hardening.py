@@ -1,6 +1,6 @@
-"""The holes of libp2p 0.8.1 closed, each by a patch that `harden()` puts in place once for the process.
+"""Closes the holes of libp2p 0.8.1, each with a patch that `harden()` applies once per process.
 
-What could be done by giving libp2p classes of replacement is done so (`yamux`, `routing`, `node_host`). Each patch has an attack in
+Where possible, libp2p is given replacement classes instead (`yamux`, `routing`, `node_host`). Each patch has an attack in
 `tests/swarm/p2p/test_hardening_attacks.py` that succeeds without it.
 """
 
@@ -47,9 +47,9 @@ from swarm.p2p.yamux import BoundedYamux
 
 LIBP2P: Final = "0.8.1"
 MAX_NEGOTIATION_BYTES: Final = 1024
-"""One multistream message: a protocol name. go-multistream has the same limit."""
+"""Largest multistream message: a protocol name. go-multistream has the same limit."""
 MAX_IDENTIFY: Final = 16_384
-"""Bytes in which a peer may say who it is; replacement take under 2 KiB."""
+"""Most bytes of a peer's identify message; Sark's own take less than 2 KiB."""
 MAX_CONNECTIONS: Final = 1024
 _READ_MODULES: Final = (
     "libp2p.io.msgio",
@@ -59,7 +59,7 @@ _READ_MODULES: Final = (
 
 
 def harden() -> None:
-    """Put every patch in place. Safe to call again. LocalProtocolError when libp2p is not the one this was written for."""
+    """Apply every patch. Safe to call again. Raises LocalProtocolError if libp2p is not the version this was written for."""
     result = version("libp2p")
     if result != LIBP2P:
         raise LocalProtocolError(
@@ -72,19 +72,19 @@ def harden() -> None:
 
 
 def _patches() -> Iterator[tuple[object, str, object]]:
-    """Owner, name and replacement, with what happens without it."""
-    # a stranger without a key claims a name of 4 GiB and is believed; a name that is no UTF-8 ends the whole node
+    """Owner, name and replacement; each comment says what happens without the patch."""
+    # a stranger without a key claims a name of 4 GiB and is believed; a name that is not UTF-8 ends the whole node
     yield multiselect_communicator, "read_delim", read_name
     # the 102nd piece of a frame ends the connection (small MTU, slow links)
     for name in _READ_MODULES:
         yield importlib.import_module(name), "read_exactly", read_exactly
     # a reader that pauses for 5 s is reset, and windows grow beyond any budget
     yield yamux, "YamuxStream", PatientStream
-    # what a peer says of itself is 1 MiB of names and addresses, each looked at
+    # a peer's identify message may have 1 MiB of names and addresses, all of which are processed
     yield basic_host, "read_length_prefixed_protobuf", read_identity
-    # every connection looks through the tasks of all others for a parent that it never has
+    # every new connection searches the tasks of all others for a parent that it never has
     yield TrioManager, "_find_parent_task", no_parent
-    # an IPv6 connection comes from nowhere: it escapes every limit of its network, and AutoNAT cannot dial its node
+    # an IPv6 connection has no remote address: it escapes every limit of its network, and AutoNAT cannot dial its node
     yield TrioTCPStream, "get_remote_address", get_remote_address
 
 
@@ -94,7 +94,7 @@ def _patches() -> Iterator[tuple[object, str, object]]:
 def noise_and_yamux(keys: KeyPair) -> TransportUpgrader:
     """Noise for secrecy and identity, yamux for streams, and nothing else.
 
-    libp2p's default host also takes `/plaintext/2.0.0` and SECIO, by which anybody can be anybody.
+    libp2p's default host also accepts `/plaintext/2.0.0` and SECIO, with which anybody can claim any identity.
     """
     muxers: dict[TProtocol, type[IMuxedConn]] = {TProtocol(yamux.PROTOCOL_ID): BoundedYamux}
     upgrader = KnownKeys(
@@ -106,15 +106,15 @@ def noise_and_yamux(keys: KeyPair) -> TransportUpgrader:
 
 
 class KnownKeys(TransportUpgrader):
-    """Only peers with Ed25519 keys, which everything here reads from their ids. libp2p takes RSA, secp256k1 and ECDSA as well."""
+    """Accepts only peers with Ed25519 keys, since Sark reads keys from peer ids. libp2p also accepts RSA, secp256k1 and ECDSA."""
 
     welcome: Callable[[PeerId], bool] = staticmethod(lambda peer: True)
-    """Whether an inbound connection of a key is gone on with, at the cost of a muxer and its tasks."""
+    """Whether to continue with an inbound connection of a key, at the cost of a muxer and its tasks."""
 
     async def upgrade_security(
         self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
     ) -> ISecureConn:
-        """As in libp2p, but raises SecurityUpgradeFailure for a peer with another kind of key."""
+        """Like libp2p's, but raises SecurityUpgradeFailure for a peer with another kind of key."""
         secured = await super().upgrade_security(raw_conn, is_initiator, peer_id)
         try:
             peer = peer_id_text(secured.get_remote_peer().to_bytes())
@@ -128,14 +128,14 @@ class KnownKeys(TransportUpgrader):
 
 
 class GivenMuxers(MuxerMultistream):
-    """libp2p makes its own Yamux whatever class it was given; this makes the given one, and all of a node share one count and one task."""
+    """libp2p always creates its own Yamux. This creates the class it was given; a node's muxers share one memory account and one task."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.memory = MemoryAccount()
         self.looks = Looks()
         self.stream_turn: Callable[[PeerId], Awaitable[None]] | None = None
-        """Waits until a peer's stream is to be taken; a node sets it."""
+        """Waits until a peer's stream may be taken; a node sets it."""
 
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
         _, muxer = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
@@ -148,7 +148,7 @@ class GivenMuxers(MuxerMultistream):
 
 
 def guard(upgrader: TransportUpgrader, gater: ConnectionGater) -> None:
-    """Inbound handshakes wait for their turn, and keys that are back too soon get no further than to prove themselves."""
+    """Make inbound handshakes wait for their turn, and refuse keys that are back too soon right after they prove themselves."""
     noise, turns = upgrader.security_multistream.transports[NOISE], HandshakeTurns()
     assert isinstance(noise, PacedNoise)
     assert isinstance(upgrader, KnownKeys)
@@ -165,13 +165,13 @@ def guard(upgrader: TransportUpgrader, gater: ConnectionGater) -> None:
 
 
 def muxers_of(upgrader: TransportUpgrader) -> GivenMuxers:
-    """What the connections of a node share."""
+    """The muxer state that a node's connections share."""
     assert isinstance(upgrader.muxer_multistream, GivenMuxers)
     return upgrader.muxer_multistream
 
 
 def assert_closed(upgrader: TransportUpgrader) -> None:
-    """Refuse to start with any other way of securing or sharing a connection."""
+    """Refuse to start if connections could be secured or multiplexed in any other way."""
     security = [str(name) for name in upgrader.security_multistream.transports]
     muxers = [str(name) for name in upgrader.muxer_multistream.transports]
     if security != [str(NOISE)] or muxers != [yamux.PROTOCOL_ID]:
@@ -181,7 +181,7 @@ def assert_closed(upgrader: TransportUpgrader) -> None:
 
 
 def connection_config() -> ConnectionConfig:
-    """Room for many peers, short time limits. Liveness is yamux's pings (`muxer`), cheaper than libp2p's own."""
+    """Room for many peers, and short time limits. yamux's pings (`muxer`) check liveness, which is cheaper than libp2p's own."""
     return ConnectionConfig(
         max_connections=MAX_CONNECTIONS,
         min_connections=0,
@@ -196,14 +196,14 @@ def connection_config() -> ConnectionConfig:
 
 
 def no_parent(manager: TrioManager, task: trio.lowlevel.Task) -> None:
-    """The parent of a task that libp2p starts for a connection: none, for listeners and dials are no tasks of its manager."""
+    """The parent of a task that libp2p starts for a connection: none, since listeners and dials are not tasks of its manager."""
 
 
 # -- replacements ------------------------------------------------------------------------------------------------------------
 
 
 async def read_name(reader: Reader) -> bytes:
-    """One length-prefixed line of at most 1 KiB. ParseError for anything else; nothing is buffered before the check."""
+    """One length-prefixed line of at most 1 KiB. Raises ParseError for anything else; nothing is buffered before the check."""
     line = await read_prefixed(reader, MAX_NEGOTIATION_BYTES)
     if line is None:
         raise IncompleteReadError("the stream ended before a negotiation message")
@@ -219,7 +219,7 @@ async def read_name(reader: Reader) -> bytes:
 async def read_identity(
     stream: INetStream, use_varint_format: bool = True, max_length: int = MAX_IDENTIFY
 ) -> bytes:
-    """Read the message in which a peer identifies itself. Raises IOException, with the stream reset, if it is too long or cut off."""
+    """Read a peer's identify message. If it is too long or cut off, resets the stream and raises IOException."""
     try:
         message = await read_prefixed(stream, max_length)
     except ParseError:
@@ -231,7 +231,7 @@ async def read_identity(
 
 
 async def read_prefixed(reader: Reader | INetStream, most: int) -> bytes | None:
-    """A message behind its length as a varint; None where the stream ended before. ParseError for one of no byte, or above `most`."""
+    """A message preceded by its length as a varint; None if the stream ended before. Raises ParseError if it is empty or above `most`."""
     size = shift = 0
     while True:
         byte = await _read(reader, 1)
@@ -251,7 +251,7 @@ async def read_prefixed(reader: Reader | INetStream, most: int) -> bytes | None:
 
 
 async def read_exactly(reader: Reader | INetStream, n: int, retry_count: int = 0) -> bytes:
-    """`n` bytes in as many pieces as they come. IncompleteReadError when the stream ends before."""
+    """`n` bytes, in as many pieces as they arrive in. Raises IncompleteReadError if the stream ends early."""
     data = bytearray()
     while len(data) < n:
         part = await _read(reader, n - len(data))
@@ -271,7 +271,7 @@ async def _read(reader: Reader | INetStream, n: int) -> bytes:
 
 
 def get_remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:
-    """IP address and port of the other end; an IPv4 address in the clothes of IPv6 is IPv4. None when it is gone, or no TCP."""
+    """IP address and port of the other end; IPv4-mapped IPv6 becomes IPv4. None if the connection is gone or is not TCP."""
     if stream._cached_remote_address is None:
         try:
             host, port, *_ = stream.stream.socket.getpeername()

@@ -1,4 +1,4 @@
-"""Looks at each connection of a node when it is due, in one task for all: two tasks for each idle connection were a third of its memory."""
+"""Looks at each of a node's connections when it is due, in one shared task: two tasks took a third of an idle connection's memory."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import trio
 
 
 class Looked(Protocol):
-    """A connection."""
+    """A connection that `Looks` can look at."""
 
     event_shutting_down: trio.Event
 
     def look(self) -> float | None:
-        """Returns when to look again, on trio's clock; None: it adds itself again. Must not wait."""
+        """Return when to look again, on trio's clock; None: it will add itself again. Must not wait."""
         ...
 
 
 class Looks:
-    """Connections and when each is due. The task runs while there are any."""
+    """Connections, and when each is due. The task runs while there are any."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Looked]] = []
@@ -31,7 +31,7 @@ class Looks:
         self._sooner = trio.Event()
 
     def add(self, connection: Looked, at: float) -> None:
-        """Look at it then, unless it is closing."""
+        """Look at the connection at this time, unless it is closing by then."""
         self._count += 1
         heapq.heappush(self._due, (at, self._count, connection))
         if not self._running:

@@ -1,4 +1,4 @@
-"""A stream of yamux whose reader and writer wait as long as their callers like, and lose nothing when they are cancelled."""
+"""A yamux stream whose reader and writer may wait as long as their callers like, and lose nothing when cancelled."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from swarm.p2p.yamux import BoundedYamux
 
 MAX_WINDOW: Final = 4 * 1024 * 1024
-"""How far one stream's receive window may grow, in bytes: memory for one stalled reader, 335 Mbit/s at 100 ms."""
+"""Limit of one stream's receive window, in bytes: the memory for one stalled reader, 335 Mbit/s at 100 ms."""
 GROW_WITHIN_S: Final = 0.5
-"""A reader that uses up half its window faster than this gets a larger one."""
+"""A reader that uses up half of its window faster than this gets a larger one."""
 
 
 class ReceiveBuffer:
-    """Bytes that came, in the parts in which they came; its length is theirs."""
+    """Received bytes, kept in the parts in which they arrived; its length is the number of bytes."""
 
     __slots__ = ("_at", "_parts", "_size")
 
     def __init__(self) -> None:
         self._parts: deque[bytes] = deque()
         self._at = 0
-        """Bytes of the first part that were taken."""
+        """Bytes already taken from the first part."""
         self._size = 0
 
     def __len__(self) -> int:
@@ -37,12 +37,12 @@ class ReceiveBuffer:
         self._size += len(part)
 
     def clear(self) -> None:
-        """Nobody reads it any more."""
+        """Drop everything, since nobody reads it any more."""
         self._parts.clear()
         self._at = self._size = 0
 
     def take(self, most: int) -> bytes:
-        """Up to `most` bytes, in whole parts where there is one of at most that many; b"" when there are none."""
+        """Up to `most` bytes: whole parts if the first fits, else a piece of the first; b"" if there are none."""
         parts, taken = self._parts, list[bytes]()
         while parts and most:
             part, at = parts[0], self._at
@@ -67,13 +67,13 @@ class PatientStream(yamux.YamuxStream):
     conn: BoundedYamux
 
     finished = False
-    """The peer said that it has sent everything (as opposed to: the link broke)."""
+    """The peer said that it has sent everything (as opposed to a broken link)."""
     rest: ReceiveBuffer | None = None
-    """What had arrived of a finished stream when its connection closed."""
+    """Bytes of a finished stream that had arrived when its connection closed."""
     deaf = False
-    """Nobody here reads or writes any more."""
+    """Nobody on this side reads or writes any more."""
     refused = False
-    """The peer is being reset for it."""
+    """A reset is being sent because the peer keeps sending."""
     _owed = 0
 
     def __init__(self, stream_id: int, conn: BoundedYamux, is_initiator: bool) -> None:
@@ -81,18 +81,18 @@ class PatientStream(yamux.YamuxStream):
         super().__init__(stream_id, conn, is_initiator)
 
     def wake(self) -> None:
-        """What a writer waits for may have come."""
+        """Wake the writer: the condition it waits for may hold now."""
         self._changed.set()
         self._changed = trio.Event()
 
     def hear(self) -> None:
-        """What a reader waits for may have come."""
+        """Wake the reader: the data it waits for may have arrived."""
         event = self.conn.stream_events.get(self.stream_id)
         if event is not None:
             event.set()
 
     def stop(self) -> None:
-        """Nobody here will read or write any more: what came is dropped, whoever still waits is woken, a peer that sends on is reset."""
+        """Stop reading and writing on this side: drop what arrived, wake all waiters, and reset a peer that keeps sending."""
         self.deaf = True
         for buffer in (self.conn.stream_buffers.get(self.stream_id), self.rest):
             if buffer is not None:
@@ -101,8 +101,8 @@ class PatientStream(yamux.YamuxStream):
         self.hear()
 
     async def close(self) -> None:
-        """Nothing more will be sent. libp2p's forgets to say so if it is cancelled, and takes a stream that the peer has reset for open. A
-        peer that waits for room to send in, where nobody reads, is reset."""
+        """Finish sending. libp2p's `close` sends no end if it is cancelled, and treats a stream that the peer has reset as open. A peer
+        that waits for window on a stream that nobody reads is reset."""
         if self.deaf and self.recv_window <= 0 and not self.recv_closed:
             return await self.reset()
         said = self.send_closed or self.closed
@@ -116,7 +116,7 @@ class PatientStream(yamux.YamuxStream):
             self.conn._finalize_stream_locked(self, fully_closed=self.closed)
 
     async def reset(self) -> None:
-        """Nothing more will be sent or read."""
+        """Abandon sending and reading."""
         said = self.closed
         self.closed = self.send_closed = self.recv_closed = self.reset_received = True
         self.stop()
@@ -127,12 +127,12 @@ class PatientStream(yamux.YamuxStream):
             self.conn._finalize_stream_locked(self, fully_closed=True)
 
     async def writable(self) -> None:
-        """Wait until at least a byte can be sent, or nothing ever can."""
+        """Wait until at least a byte can be sent, or sending has become impossible."""
         while self.send_window <= 0 and not (self.closed or self.deaf):
             await self._changed.wait()
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send all of `data` as the window allows. Between looking at the window and taking from it nobody else runs."""
+        """Send all of `data` as the window allows. Nothing else runs between checking the window and taking from it."""
         view = memoryview(data)
         while view:
             await self.writable()
@@ -144,7 +144,7 @@ class PatientStream(yamux.YamuxStream):
             await self.conn.send(self.stream_id, part)
 
     async def read(self, n: int | None = -1) -> bytes:
-        """Between 1 and `n` bytes (all there are for -1). MuxedStreamEOF when the peer has finished, else MuxedStreamReset."""
+        """Between 1 and `n` bytes (-1: all available). Raises MuxedStreamEOF if the peer has finished, otherwise MuxedStreamReset."""
         await trio.lowlevel.checkpoint()  # cancelled here or while waiting, never after bytes were taken
         conn, stream_id = self.conn, self.stream_id
         while not self.deaf:
@@ -166,7 +166,7 @@ class PatientStream(yamux.YamuxStream):
         raise MuxedStreamReset("the stream was closed here")
 
     def _give_back(self, size: int) -> None:
-        """Grant the peer what was read, once it is half the window: small messages then cost one frame and not two."""
+        """Grant the peer what was read, once it is half of the window, so that small messages cost one frame instead of two."""
         self._owed += size
         if self._owed * 2 < self.target_recv_window or self.closed or self.recv_closed:
             return

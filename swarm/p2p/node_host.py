@@ -1,4 +1,4 @@
-"""libp2p's host with limits for inbound streams. In libp2p's own, a handler that raises ends the node."""
+"""libp2p's host with limits for inbound streams. In libp2p's own host, a handler that raises ends the node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class NodeHost(BasicHost):
-    """libp2p's host: opens streams on `NodeSwarm.reach`'s connections, and serves inbound ones within each peer's limits."""
+    """libp2p's host: opens streams on connections from `NodeSwarm.reach`, and serves inbound streams within each peer's limits."""
 
     def __init__(self, network: NodeSwarm, **kwargs: Any) -> None:
         super().__init__(network=network, **kwargs)
@@ -48,13 +48,13 @@ class NodeHost(BasicHost):
         self.multiselect.remove_handler(IDENTIFY_PUSH)
 
     def _schedule_identify(self, peer_id: ID, *, reason: str) -> None:
-        """Ask who a peer is that we dialled; one that dialled us is asked once it opens a stream of ours: it may be idle for ever."""
+        """Identify peers that we dialled. A peer that dialled us is asked only when it opens a Sark stream, since it may stay idle."""
         conn = self._swarm.live(peer_id)
         if peer_id in self._opened or conn is None or conn.muxed_conn.is_initiator:
             super()._schedule_identify(peer_id, reason=reason)
 
     def ask_who(self, peer: ID) -> None:
-        """Have a peer that dialled us say which protocols it speaks."""
+        """Ask a peer that dialled us which protocols it speaks."""
         super()._schedule_identify(peer, reason="it wants something of us")
 
     def opened(self, peer: ID, prefix: str) -> bool:
@@ -62,7 +62,7 @@ class NodeHost(BasicHost):
         return self._opened.get(peer, "").startswith(prefix)
 
     async def new_stream(self, peer_id: ID, protocol_ids: Sequence[TProtocol]) -> NetStream:
-        """Open a stream with the first of `protocol_ids` that the peer supports. SwarmException or StreamFailure."""
+        """Open a stream with the first of `protocol_ids` that the peer supports. Raises SwarmException or StreamFailure."""
         if self._swarm.live(peer_id) is None:
             await self._swarm.dial_peer(peer_id)
         conn = self._swarm.live(peer_id)
@@ -79,7 +79,7 @@ class NodeHost(BasicHost):
         )  # `conn` ended meanwhile, as one does that another replaces
 
     async def open_on(self, conn: SwarmConn, protocol_ids: Sequence[TProtocol]) -> NetStream:
-        """The same on this connection. A relayed one that does not answer is dropped: the next caller gets a new one."""
+        """Like `new_stream`, on this connection. A relayed connection that does not answer is dropped: the next caller gets a new one."""
         stream: NetStream | None = None
         try:
             stream = await conn.new_stream()
@@ -101,7 +101,7 @@ class NodeHost(BasicHost):
         return stream
 
     def _note(self, peer: ID, protocol: str) -> None:
-        """Remember that the peer uses our protocols; libp2p's, which every peer uses, tell nothing."""
+        """Remember that the peer uses Sark's protocols; every peer uses libp2p's."""
         if protocol.startswith("/sark/"):
             if peer not in self._opened:
                 super()._schedule_identify(peer, reason="used")
@@ -111,7 +111,7 @@ class NodeHost(BasicHost):
                 self._opened.popitem(last=False)
 
     async def _swarm_stream_handler(self, net_stream: INetStream) -> None:
-        """Negotiate and serve one inbound stream. A failure ends this stream and nothing else."""
+        """Negotiate and serve one inbound stream. A failure ends only this stream."""
         peer = str(net_stream.muxed_conn.peer_id)
         served = False
         try:
@@ -152,7 +152,7 @@ def _watch(stream: INetStream, protocol: str) -> None:
 
 @contextlib.contextmanager
 def _expecting(conn: SwarmConn, protocols: Sequence[str]) -> Iterator[None]:
-    """Negotiating with a peer that may be gone. A refusal does not make it watched."""
+    """Expect an answer while negotiating with a peer that may be gone. If it refuses, the connection is not watched."""
     muxed = conn.muxed_conn
     if not isinstance(muxed, BoundedYamux) or CASUAL.issuperset(protocols):
         yield
@@ -169,5 +169,5 @@ def _expecting(conn: SwarmConn, protocols: Sequence[str]) -> Iterator[None]:
 
 
 def _is_silence(error: BaseException) -> bool:
-    """Whether there was no answer, rather than a refusal. libp2p has one error for both."""
+    """Whether there was no answer, rather than a refusal: libp2p raises the same error for both."""
     return str(error).startswith("response timed out")

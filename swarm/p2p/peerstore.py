@@ -1,7 +1,7 @@
-"""What is remembered of peers, bounded: libp2p's store of addresses and protocols keeps whatever strangers say of themselves.
+"""A bounded store of what is known about peers: libp2p's own store keeps every address and protocol that strangers claim.
 
-Unbounded, a thousand visitors push this node's own key out of it, and from then on nobody learns who it is; a peer that says it
-has 1,000 addresses costs a quarter of a second each time it says so; and addresses that are two hours old hide the newer ones.
+Without limits, a thousand visitors push this node's own key out of the store, and from then on nobody learns who it is. A peer that claims
+1,000 addresses costs a quarter of a second for each claim. Addresses that are two hours old hide newer ones.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from libp2p.peer.peerstore import PeerRecordState, PeerStore, PeerStoreError
 from multiaddr import Multiaddr
 
 MAX_PEERS: Final = 4_096
-"""Peers remembered; of those that are not connected, the one that was heard of least lately makes room."""
+"""Peers remembered. Of those that are not connected, the one heard least recently makes room."""
 MAX_ADDRESSES: Final = 16
-"""Addresses remembered of one peer: as many as are ever dialled."""
+"""Addresses remembered for one peer: as many as are ever dialled."""
 MAX_PROTOCOLS: Final = 64
 MAX_PROTOCOL_CHARS: Final = 128
 
@@ -27,10 +27,10 @@ V = TypeVar("V")
 
 
 class KnownPeer(PeerData):
-    """What is remembered of one peer. What is too much is left out."""
+    """What is remembered of one peer. Anything beyond the limits is left out."""
 
     def add_addrs(self, addrs: Sequence[Multiaddr]) -> None:
-        """Keep the addresses as far as there is room."""
+        """Add addresses while there is room."""
         for address in addrs:
             if len(self.addrs) >= MAX_ADDRESSES:
                 return
@@ -38,7 +38,7 @@ class KnownPeer(PeerData):
                 self.addrs.append(address)
 
     def add_protocols(self, protocols: Sequence[str]) -> None:
-        """Keep the names as far as there is room."""
+        """Add protocol names while there is room."""
         for name in protocols:
             if len(self.protocols) >= MAX_PROTOCOLS:
                 return
@@ -46,7 +46,7 @@ class KnownPeer(PeerData):
                 self.protocols.append(name)
 
     def set_protocols(self, protocols: Sequence[str]) -> None:
-        """The same, in place of those there were."""
+        """Replace the protocol names, as far as there is room."""
         self.protocols = []
         self.add_protocols(protocols)
 
@@ -72,10 +72,10 @@ class _Bounded(OrderedDict[ID, V]):
 
 
 class _Peers(_Bounded[PeerData]):
-    """Each entry is one of ours, whatever libp2p gives."""
+    """Stores a `KnownPeer` for each peer, whatever libp2p passes."""
 
     def setdefault(self, key: ID, default: Any = None) -> PeerData:
-        """The entry there is, or a new one; heard of just now either way."""
+        """The existing entry or a new one; either way the peer counts as just heard."""
         if key in self:
             self.move_to_end(key)
             return self[key]
@@ -84,11 +84,11 @@ class _Peers(_Bounded[PeerData]):
 
 
 class BoundedPeerStore(PeerStore):
-    """libp2p's store with room for so much and no more, in which this node itself always stands."""
+    """libp2p's store with limits, from which this node itself is never removed."""
 
     def __init__(self, me: ID, keys: KeyPair, connected: Callable[[ID], bool] = lambda peer: False) -> None:
-        """`connected`: these stay."""
-        super().__init__(max_peers=2 * MAX_PEERS)  # its own limit would drop this node first
+        """`connected`: whether a peer is connected, and therefore kept."""
+        super().__init__(max_peers=2 * MAX_PEERS)  # libp2p's own limit would drop this node first
         self.connected = connected
 
         def stays(peer: ID) -> bool:
@@ -99,7 +99,7 @@ class BoundedPeerStore(PeerStore):
         self.add_key_pair(me, keys)
 
     def addrs(self, peer_id: ID) -> list[Multiaddr]:
-        """The known addresses of a peer; empty if all are too old. Raises PeerStoreError for a peer that was never heard of."""
+        """The known addresses of a peer; empty if all are too old. Raises PeerStoreError for an unknown peer."""
         entry = self.peer_data_map.get(peer_id)
         if entry is None:
             raise PeerStoreError("peer ID not found")

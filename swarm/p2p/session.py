@@ -1,7 +1,7 @@
-"""A Noise session that takes many messages from the socket at once, and gives it many at once.
+"""A Noise session that reads and writes many messages at once.
 
-libp2p's asks the socket for the two bytes of a length, then for the message, copies that four times, and writes each message by itself:
-much of what a transfer costs. The bytes on the wire are the same.
+libp2p's session reads a message's two length bytes, then the message, copies that four times, and writes each message separately, which is
+much of the cost of a transfer. The bytes on the wire are the same.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH, NoiseTransportReadWri
 from libp2p.security.secure_session import SecureSession
 
 MAX_PLAINTEXT: Final[int] = MAX_PLAINTEXT_LENGTH
-"""What a message carries at most."""
+"""Most bytes that one message carries."""
 READ: Final = 256 * 1024
-"""Bytes asked of the socket at once: four messages of the largest size."""
+"""Bytes requested from the socket at once: four messages of the largest size."""
 PREFIX: Final = 2
-"""Bytes of the length before a message."""
+"""Bytes of the length before each message."""
 FRAME_HEADER: Final = 12
-"""Of yamux."""
+"""Bytes of a yamux header."""
 
 
 class CarriedConnection(IRawConnection):
-    """A raw connection that another one carries."""
+    """A raw connection carried by another connection."""
 
     @abstractmethod
     def secured(self) -> None:
-        """Noise's handshake on it is over."""
+        """Record that Noise's handshake on the connection is over."""
 
 
 class BatchSession(SecureSession):
-    """A session of libp2p's, from the end of its handshake on."""
+    """A libp2p session, used after its handshake."""
 
     def __init__(self, session: ISecureConn, raw: IRawConnection | None = None) -> None:
-        """`raw`: the connection that it goes on with; None: that of its handshake."""
+        """`raw`: the connection on which the session continues; None: that of the handshake."""
         if not isinstance(session, SecureSession) or not isinstance(session.conn, NoiseTransportReadWriter):
             raise TypeError(f"{type(session).__name__} is no Noise session of libp2p's")
         super().__init__(
@@ -56,13 +56,13 @@ class BatchSession(SecureSession):
         noise: Any = session.conn.noise_state.noise_protocol
         self._seal, self._open = noise.cipher_state_encrypt, noise.cipher_state_decrypt
         self._sealed = b""
-        """What came of the socket; its messages before `_at` have been opened."""
+        """Bytes read from the socket; messages before `_at` have been opened."""
         self._at = 0
         self._plain = b""
-        """The rest of a message that was opened."""
+        """The unread rest of an opened message."""
 
     async def read(self, n: int | None = None) -> bytes:
-        """Between 1 and `n` bytes, or a whole message. ConnectionClosedError at the end, RawConnError for what is not sealed rightly."""
+        """Between 1 and `n` bytes, or a whole message. Raises ConnectionClosedError at the end, and RawConnError for an invalid message."""
         if n == 0:
             return b""
         while not self._plain:
@@ -73,7 +73,7 @@ class BatchSession(SecureSession):
         return data
 
     async def _next(self) -> bytes:
-        """The next message; no checkpoint when it is here already."""
+        """The next message; no checkpoint if it is here already."""
         while True:
             start = self._at + PREFIX
             end = start + int.from_bytes(self._sealed[start - PREFIX : start], "big")
@@ -89,7 +89,7 @@ class BatchSession(SecureSession):
             self._sealed, self._at = self._sealed[self._at :] + more, 0
 
     async def write(self, data: bytes) -> None:
-        """Send it in messages of the largest size, all at once. Half of it garbles the session: not to be cancelled."""
+        """Send `data` in messages of the largest size, all at once. Must not be cancelled: a partial write garbles the session."""
         parts: list[bytes] = []
         view = memoryview(data)
         for start in range(0, len(view), MAX_PLAINTEXT):

@@ -1,7 +1,7 @@
-"""libp2p's streams with trio's manners.
+"""libp2p's streams with trio's semantics.
 
-Bytes that were sent before `aclose` reach the peer as long as the connection lives; whether the peer has *used* them only
-an answer of the protocol above can tell. Close after the answer, or accept that a lost link takes the last bytes with it.
+Bytes sent before `aclose` reach the peer as long as the connection lives. Only an answer of the protocol above can tell whether the peer
+has *used* them. Close after the answer, or accept that a lost link takes the last bytes with it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class NodeStream:
         self._muxed: PatientStream = inner.muxed_stream
         self.peer: PeerId = str(inner.muxed_conn.peer_id)
         self.peer_id: ID = inner.muxed_conn.peer_id
-        """The peer as libp2p names it."""
+        """The peer's id as libp2p's type."""
         self.protocol = protocol
         self.relayed = self._muxed.conn.relayed
-        """Whether its connection goes through a gate."""
+        """Whether the connection goes through a gate."""
         self.outbound = self._muxed.conn.is_initiator
-        """Whether this node dialled its connection."""
+        """Whether this node dialled the connection."""
         self._use = self._muxed.conn.use if protocol != ProtocolId.HEALTH else ConnectionUse()
         self._opened_by_peer = opened_by_peer
         self._closed = False
@@ -49,7 +49,7 @@ class NodeStream:
         self._receiving = False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send all of it; waits while the peer's window is full."""
+        """Send all of `data`; waits while the peer's window is full."""
         with self._one_sender(), self._translated(), memoryview(data) as whole, whole.cast("B") as view:
             if self._ended:
                 raise trio.ClosedResourceError("nothing can be sent after send_eof")
@@ -67,7 +67,7 @@ class NodeStream:
             self._check_open()
 
     async def receive_some(self, max_bytes: int = 262_144) -> bytes:
-        """At least one byte, or b"" when the peer has finished sending. A cancelled call has taken nothing."""
+        """At least one byte, or b"" when the peer has finished sending. A cancelled call loses no bytes."""
         if operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be at least 1")
         if self._receiving:
@@ -95,19 +95,19 @@ class NodeStream:
 
     @property
     def rtt_s(self) -> float:
-        """Seconds there and back on its connection; 0 before the first measurement."""
+        """Round-trip time of the connection in seconds; 0 before the first measurement."""
         return self._muxed.conn.rtt_s or 0.0
 
     def at_work(self) -> None:
-        """Bytes for which this stream was opened pass by another way."""
+        """Count the connection as used, since the bytes for which this stream was opened take another path."""
         self._use.note(trio.current_time(), answered=not self._opened_by_peer)
 
     def carries(self) -> None:
-        """This stream is a circuit from now on: who fills it is held back by its own window alone."""
+        """Mark this stream as a circuit: only its own window limits the sender."""
         self._muxed.conn.carry(self._muxed)
 
     async def send_eof(self) -> None:
-        """Say that nothing more will be sent; reading goes on."""
+        """Finish sending; reading remains possible."""
         with self._one_sender(), self._translated():
             if self._ended:
                 await trio.lowlevel.checkpoint()
@@ -116,7 +116,7 @@ class NodeStream:
             await self._muxed.close()
 
     async def aclose(self) -> None:
-        """Close both ways, giving what was sent a chance to arrive. Never raises on a broken stream."""
+        """Close both directions, giving sent data a chance to arrive. Never raises on a broken stream."""
         if not self._closed:
             self._closed = True
             self._muxed.stop()
@@ -128,7 +128,7 @@ class NodeStream:
         await trio.lowlevel.checkpoint()
 
     async def reset(self) -> None:
-        """Abandon both ways at once. Never raises."""
+        """Abandon both directions at once. Never raises."""
         self._closed = True
         self._muxed.stop()
         with trio.move_on_after(CLOSE_WITHIN_S, shield=True), contextlib.suppress(BaseLibp2pError, OSError):
@@ -151,7 +151,7 @@ class NodeStream:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """The one place where libp2p's errors on a stream become trio's."""
+        """Translate libp2p's errors on a stream into trio's, in this one place."""
         try:
             yield
         except (BaseLibp2pError, OSError) as error:

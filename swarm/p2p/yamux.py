@@ -1,9 +1,9 @@
-"""Yamux as libp2p speaks it, with its limits kept: windows, buffers, pings, cancellation.
+"""Yamux as libp2p speaks it, with limits enforced: windows, buffers, pings, cancellation.
 
-libp2p 0.8.1 logs a peer that overruns its window and keeps the bytes, never asks whether a silent peer is alive, resets a
-stream after its reader pauses for 5 s, leaves half a frame on the wire when a writer is cancelled, ignores the end of a stream that
-comes with an acknowledgement, and reads and writes each frame by itself. This class and `PatientStream` are given to libp2p in place
-of its own; the frames on the wire are the same.
+libp2p 0.8.1 only logs a peer that overruns its window and keeps the bytes. It never checks whether a silent peer is alive, resets a stream
+whose reader pauses for 5 s, and leaves half a frame on the wire when a writer is cancelled. It ignores the end of a stream that comes with
+an acknowledgement, and reads and writes each frame separately. This class and `PatientStream` replace libp2p's own; the frames on the wire
+are the same.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from swarm.p2p.muxed_stream import MAX_WINDOW, PatientStream, ReceiveBuffer
 from swarm.p2p.session import FRAME_HEADER, MAX_PLAINTEXT, BatchSession
 
 MAX_FRAME: Final = MAX_PLAINTEXT - FRAME_HEADER
-"""Payload that fills exactly one Noise message behind the 12-byte frame header; the fastest size (measured)."""
+"""Payload that fills exactly one Noise message behind the 12-byte frame header; the fastest size measured."""
 MAX_BURST: Final = 4
-"""Frames of one stream that are written at once where the peer takes them as fast as they come."""
+"""Frames of one stream that are written at once if the peer takes them as fast as they come."""
 QUICK_S: Final = 0.02
-"""Who waited longer to write writes a single frame next time: other streams have their turn in between."""
+"""After a slower write than this, a stream writes a single frame next time, so that other streams have their turn in between."""
 MAX_BUFFERED: Final = 8 * 1024 * 1024
-"""Bytes one connection may hold for readers of ours that have not come yet."""
+"""Most bytes that one connection may hold for local readers that have not read them yet."""
 MAX_STREAMS: Final = 512
-"""Streams one connection may hold, ours and the peer's."""
+"""Most streams on one connection, ours and the peer's."""
 PING_EVERY_S: Final = 4.0
 PONG_WITHIN_S: Final = 4.0
-"""A link with nothing to hear for PING_EVERY_S + PONG_WITHIN_S, although it was asked, is dead."""
+"""A link on which nothing is heard for `PING_EVERY_S` + `PONG_WITHIN_S`, despite a ping, is dead."""
 CASUAL_PING_EVERY_S: Final = 30.0
 CASUAL_PONG_WITHIN_S: Final = 12.0
-"""The same where nobody waits for anything. Each of 60 nodes has a connection with each other: asked every 4 s on a busy machine, many
-answered too late, and connections that ended for it made more work (docs/decisions/2026-11-21-casual-connections.md)."""
+"""The limits while nobody waits for anything. With 60 nodes all connected to one another on a busy machine and pinged every 4 s, many
+answered too late, and the resulting disconnects caused more work (docs/decisions/2026-11-21-casual-connections.md)."""
 BUSY_S: Final = 1.0
-"""A check that runs this many seconds late shows a lack of processor time here: it says nothing of the peer, which is asked again."""
+"""A check that runs this many seconds late shows a lack of processor time here, not a dead peer, so the peer is pinged again."""
 WRITE_WITHIN_S: Final = 5.0
-"""Seconds to write one frame: once begun, a frame must be finished; a socket that takes no bytes for this long is dead."""
+"""Seconds to write one frame. A frame must be finished once begun, and a socket that takes no bytes for this long is dead."""
 RELAYED_WRITE_WITHIN_S: Final = 20.0
-"""On a circuit: it waits for what carries it, and that for a gate and for a link beyond it."""
+"""On a circuit, which waits for the connection that carries it, the gate, and a link beyond the gate."""
 
 SWEEP_S: Final = 30.0
-"""Between two looks for streams that ended with bytes that nobody read."""
+"""Between two checks for ended streams with bytes that nobody read."""
 
 _LINK_ERRORS: Final = (RawConnError, IOException, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -61,11 +61,11 @@ log = structlog.get_logger("sark.links")
 
 
 class Overrun(Exception):
-    """The peer sent more than it was granted, or what is no yamux; the connection is closed."""
+    """The peer sent more than it was granted, or something that is not yamux; the connection is closed."""
 
 
 class BoundedYamux(yamux.Yamux):
-    """A connection that closes itself on a peer that overruns its grants, and on one that has fallen silent."""
+    """A connection that closes itself if its peer overruns its window or falls silent."""
 
     secured_conn: BatchSession
 
@@ -74,40 +74,40 @@ class BoundedYamux(yamux.Yamux):
         self.stream_buffers: dict[int, ReceiveBuffer] = {}  # type: ignore[assignment]  # libp2p looks at their lengths only
         self._parser = FrameParser()
         self.memory = MemoryAccount()
-        """Shared by the connections of a node. Circuits are bounded by their number."""
+        """Shared by a node's connections. Circuits are limited by their number instead."""
         self.looks = Looks()
-        """The same."""
+        """Shared by a node's connections."""
         self._swept_at = 0.0
         self.stream_turn: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
-        """Waits until a stream that the peer opened is to be taken."""
+        """Waits until a stream that the peer opened may be taken."""
         self._opened = 0
-        """Streams of the peer's since the last look."""
+        """Streams that the peer opened since the last check."""
         self.owner = str(self.peer_id)
         self.heard_at = 0.0
         """When the peer was last heard, on trio's clock."""
         self.watched = False
-        """Whether somebody waits for data on this connection, and has to learn soon if none will come."""
+        """Whether somebody waits for data on this connection, and must learn soon if none will come."""
         self.use = ConnectionUse()
-        """How the streams of this connection are used: what the connection is worth to us."""
+        """How the streams of this connection are used, which decides what the connection is worth to us."""
         self.arrived = False
-        """Whether the peer dialled us, directly."""
+        """Whether the peer dialled us directly."""
         self.expected = 0
         """How many callers wait to learn whether the peer speaks a protocol."""
         self._said_at = 0.0
-        """When the peer was first sent something since it was last heard."""
+        """When data was first sent to the peer since it was last heard."""
         self.relayed = self.secured_conn.get_connection_type() is ConnectionType.RELAYED
         self._write_within_s = RELAYED_WRITE_WITHIN_S if self.relayed else WRITE_WITHIN_S
         self._burst = 1
         self.carriers: set[int] = set()
-        """Streams that carry circuits: what waits on them is bounded by their own windows."""
+        """Streams that carry circuits: only their own windows limit their buffered bytes."""
 
-    # -- what comes ------------------------------------------------------------------------------------------------------
+    # -- incoming frames -------------------------------------------------------------------------------------------------
 
     async def handle_incoming(self) -> None:
-        """Take what comes until the connection ends, or the peer breaks the rules; then close it and tell every stream."""
+        """Read until the connection ends or the peer breaks the rules; then close it and tell every stream."""
         try:
             while not self.event_shutting_down.is_set():
-                while self._opened:  # no more is read of a peer that opens many streams
+                while self._opened:  # read no more from a peer that opens many streams
                     self._opened -= 1
                     await self.stream_turn()
                 message = await self.secured_conn.read()
@@ -126,7 +126,7 @@ class BoundedYamux(yamux.Yamux):
         await self._cleanup_on_error()
 
     async def _begin(self, frame: YamuxFrame) -> None:
-        """What a header says by itself, before any body."""
+        """Process a frame's header, before any body."""
         _, kind, flags, stream_id, length = frame
         if frame.version or kind > yamux.TYPE_GO_AWAY:
             raise Overrun(f"a frame of version {frame.version} and type {kind}")
@@ -154,7 +154,7 @@ class BoundedYamux(yamux.Yamux):
                 raise Overrun(f"stream {stream_id}: {length} bytes into a window of {stream.recv_window}")
 
     async def _accept(self, stream_id: int) -> None:
-        """The peer opens a stream."""
+        """Accept a stream that the peer opens."""
         if stream_id in self.streams or stream_id % 2 == self.next_stream_id % 2:
             raise Overrun(f"stream {stream_id} is not the peer's to open")
         if len(self.streams) >= MAX_STREAMS:
@@ -171,13 +171,13 @@ class BoundedYamux(yamux.Yamux):
         self.stream_events[stream.stream_id] = trio.Event()
 
     def _deliver(self, stream_id: int, body: bytes) -> None:
-        """Bytes for a stream, which may have gone meanwhile. Raises `Overrun` when there is no room."""
+        """Deliver bytes to a stream, which may be gone by now. Raises `Overrun` if there is no room."""
         stream = self.streams.get(stream_id)
         if stream is None or stream.closed:
             return
         stream, size = _patient(stream), len(body)
         if stream.deaf:
-            # once: who sends on and reads nothing would have us pile up replies
+            # only once: a peer that keeps sending and reads nothing would make replies pile up here
             if not stream.refused:
                 stream.refused = True
                 self.later(stream.reset)
@@ -193,7 +193,7 @@ class BoundedYamux(yamux.Yamux):
         stream.hear()
 
     def _end(self, frame: YamuxFrame) -> None:
-        """The peer finishes or resets a stream, with the last byte of a frame."""
+        """Process the end or reset of a stream, after the last byte of a frame."""
         stream = self.streams.get(frame.stream_id)
         if stream is None or not frame.flags & (yamux.FLAG_FIN | yamux.FLAG_RST):
             return
@@ -209,29 +209,29 @@ class BoundedYamux(yamux.Yamux):
             self._finalize_stream_locked(stream, fully_closed=True)
 
     def waiting(self) -> int:
-        """Bytes for readers that have not come yet."""
+        """Bytes waiting for readers."""
         if self.event_closed.is_set():
             return 0
         return sum(len(buffer) for place, buffer in self.stream_buffers.items() if place not in self.carriers)
 
     def carry(self, stream: PatientStream) -> None:
-        """The stream is to carry a circuit."""
+        """Mark a stream as one that carries a circuit."""
         self.carriers = {place for place in self.carriers if place in self.streams} | {stream.stream_id}
 
     @property
     def rtt_s(self) -> float | None:
-        """Seconds there and back, smoothed; None before the first measurement."""
+        """Smoothed round-trip time in seconds; None before the first measurement."""
         return self._rtt or None
 
     def spare(self) -> int:
-        """By how much one stream's window may still grow, in bytes."""
+        """By how many bytes the windows of streams may still grow."""
         granted = sum(stream.target_recv_window for stream in self.streams.values())
         return max(0, MAX_BUFFERED - granted)
 
     def later(self, action: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Run `action` in a task of its own, so that the caller need not wait and cannot cancel it."""
+        """Run `action` in its own task, so that the caller need not wait and cannot cancel it."""
         if self._nursery is not None and not self.event_shutting_down.is_set():
-            with contextlib.suppress(RuntimeError):  # it is closed: the connection ends
+            with contextlib.suppress(RuntimeError):  # the nursery is closed: the connection is ending
                 self._nursery.start_soon(self._ignoring_a_lost_link, action, *arguments)
 
     async def _ignoring_a_lost_link(self, action: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -239,7 +239,7 @@ class BoundedYamux(yamux.Yamux):
             await action(*arguments)
 
     async def _cleanup_on_error(self) -> None:
-        """Close everything; what had arrived of finished streams stays readable."""
+        """Close everything; data that had arrived on finished streams stays readable."""
         self.memory.buffer(self, 0)
         streams = [_patient(stream) for stream in self.streams.values()]
         for stream in streams:
@@ -250,7 +250,7 @@ class BoundedYamux(yamux.Yamux):
             stream.wake()
 
     async def close(self, error_code: int = yamux.GO_AWAY_NORMAL) -> None:
-        """Close the connection as libp2p does, and wake the writers, so that they learn of it."""
+        """Close the connection as libp2p does, and wake the writers so that they notice."""
         streams = [_patient(stream) for stream in self.streams.values()]
         try:
             await super().close(error_code)
@@ -258,31 +258,31 @@ class BoundedYamux(yamux.Yamux):
             for stream in streams:
                 stream.wake()
 
-    # -- whether the peer is there -----------------------------------------------------------------------------------------
+    # -- liveness ----------------------------------------------------------------------------------------------------------
 
     @property
     def matters(self) -> bool:
-        """Whether somebody waits here now."""
+        """Whether somebody waits on this connection now."""
         return self.watched or self.expected > 0
 
     async def _measure_rtt_loop(self) -> None:
-        """Ask at once, to know how far the peer is; it is waited for if it is slow to begin. From then on the node's `Looks` look."""
+        """Ping at once to measure the round trip, tolerating a slow first answer. From then on, the node's `Looks` check the connection."""
         self.heard_at = trio.current_time()
         with contextlib.suppress(*_LINK_ERRORS):
             await self._ask(first=True)
 
     async def _stale_stream_sweeper(self) -> None:
-        """`look` sweeps: a task for each idle connection takes memory."""
+        """Do nothing: `look` sweeps, since a task for each idle connection takes memory."""
 
     def look(self) -> float | None:
-        """Whether the peer is there has to be asked now (None: it is being asked), or is looked at again at the time returned."""
+        """Ping the peer if that is due (returns None), or return when to look again."""
         now = trio.current_time()
         if self.streams and now >= self._swept_at + SWEEP_S:
             self._swept_at = now
             self.later(self._sweep)
         pause = self._quiet_for()
         if pause > 0:
-            return now + min(pause, PING_EVERY_S)  # what is quiet now may be watched soon
+            return now + min(pause, PING_EVERY_S)  # a connection that is quiet now may be watched soon
         self.later(self._ask)
         return None
 
@@ -291,7 +291,7 @@ class BoundedYamux(yamux.Yamux):
             self._sweep_stale_streams()
 
     async def _ask(self, first: bool = False) -> None:
-        """Cut a peer that says nothing (libp2p asks too, and ignores that nothing comes back)."""
+        """Ping the peer, and cut the connection if nothing comes back (libp2p pings too, but ignores missing answers)."""
         self._ping_id += 1
         request = trio.current_time()
         self._ping_sent_time = request
@@ -307,7 +307,7 @@ class BoundedYamux(yamux.Yamux):
             self.looks.add(self, trio.current_time())
 
     def _quiet_for(self) -> float:
-        """Seconds until the peer is asked, unless it is heard before: soon where somebody waits, or where it owes an answer."""
+        """Seconds until a ping is due unless the peer is heard first: few if somebody waits or the peer owes an answer."""
         owes = self._said_at > self.heard_at
         if self.matters or not owes:
             return (
@@ -315,7 +315,7 @@ class BoundedYamux(yamux.Yamux):
             )
         return self._said_at + PING_EVERY_S - trio.current_time()
 
-    # -- what is sent ------------------------------------------------------------------------------------------------------
+    # -- outgoing frames ---------------------------------------------------------------------------------------------------
 
     @property
     def burst(self) -> int:
@@ -323,7 +323,7 @@ class BoundedYamux(yamux.Yamux):
         return self._burst * MAX_FRAME
 
     async def send(self, stream_id: int, data: memoryview) -> None:
-        """Write data of a stream, at most a `burst`, in frames that each fill one message of Noise."""
+        """Write a stream's data, at most a `burst`, in frames that each fill one Noise message."""
         pieces: list[bytes | memoryview] = []
         for start in range(0, len(data), MAX_FRAME):
             part = data[start : start + MAX_FRAME]
@@ -333,7 +333,7 @@ class BoundedYamux(yamux.Yamux):
             self._said_at = trio.current_time()
 
     async def say_end(self, stream_id: int, flag: int) -> None:
-        """Tell the peer that a stream, or one direction of it, ends: also if the caller is cancelled while others write."""
+        """Tell the peer that a stream, or one direction of it, ends, even if the caller is cancelled while others write."""
         frame, said = header(yamux.TYPE_WINDOW_UPDATE, flag, stream_id, 0), False
         try:
             with contextlib.suppress(*_LINK_ERRORS):
@@ -348,13 +348,13 @@ class BoundedYamux(yamux.Yamux):
         await self._write((data,))
 
     async def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """As `_put`, but a caller that was cancelled meanwhile learns of it."""
+        """Like `_put`, but raises in a caller that was cancelled meanwhile."""
         await self._put(pieces)
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _put(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Write frames whole: `pieces` are headers and bodies in turns, or one frame. Waiting for the turn can be cancelled: nothing was
-        written then; half a frame would garble every stream.
+        """Write whole frames: `pieces` alternate between headers and bodies, or are one frame. Waiting for the lock can be cancelled, since
+        nothing was written then; half a frame would garble every stream.
         """
         try:
             self._write_lock.acquire_nowait()
@@ -377,13 +377,13 @@ class BoundedYamux(yamux.Yamux):
             self._write_lock.release()
 
     async def cut(self) -> None:
-        """Close the socket; the reading loop then finds the end and tells every stream."""
+        """Close the socket; the reading loop then sees the end and tells every stream."""
         with trio.move_on_after(1.0, shield=True):
             await self.secured_conn.close()
 
     async def leave(self) -> None:
-        """Tell the peer that this node goes, and close the socket. For a node that ends: `close` waits 0.1 s, and its caller in libp2p
-        another 0.1 s, for whoever still uses the streams."""
+        """Tell the peer that this node is leaving, and close the socket. For a node that stops: `close` waits 0.1 s, and its caller in
+        libp2p another 0.1 s, for the streams' users."""
         try:
             with contextlib.suppress(*_LINK_ERRORS):
                 await self._write_frame(header(yamux.TYPE_GO_AWAY, 0, 0, yamux.GO_AWAY_NORMAL))
@@ -414,6 +414,6 @@ class BoundedYamux(yamux.Yamux):
 
 
 def _patient(stream: yamux.YamuxStream) -> PatientStream:
-    """All streams of these connections are."""
+    """The stream as a `PatientStream`, which all streams of these connections are."""
     assert isinstance(stream, PatientStream)
     return stream

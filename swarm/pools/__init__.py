@@ -1,1 +1,1 @@
-"""Membership: tokens, tickets, manifests, and the two sides that exchange them."""
+"""Membership: tokens, tickets and manifests, and the two sides that exchange them."""

@@ -1,7 +1,7 @@
-"""Asking others about pools: the newest manifest, admission, renewal, and spreading a manifest.
+"""Calls to other nodes about pools: for the newest manifest, for admission and renewal, and to spread a manifest.
 
-members   ── AskManifest, every minute ─▶ gates of the pool, holders near its key        a revocation arrives within a poll
-owner     ── Manifest, at once ─────────▶ the same, and every worker found under `pool:NAME`
+members   ── AskManifest, every minute ─▶ gates of the pool, holders near its key        a revocation arrives within one poll
+owner     ── Manifest, at once ─────────▶ the same nodes, and every worker found under `pool:NAME`
 newcomer  ── EnrolRequest ──────────────▶ gates of the pool, until one that has its key answers
 """
 
@@ -44,7 +44,7 @@ ANSWER_S: Final = 3.0
 CONCURRENT: Final = 32
 WORKERS: Final = 10_000
 MAX_ASKED: Final = 3
-"""As many gates, and as many holders, are asked for the newest manifest."""
+"""How many gates, and how many holders, are asked for the newest manifest."""
 MAX_LINKS: Final = 64
 
 log = structlog.get_logger("sark.pools")
@@ -62,14 +62,14 @@ class ManifestDirectory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SpreadResult:
-    """How many nodes were called with a manifest, and how many have it now."""
+    """How many nodes were sent a manifest, and how many have it now."""
 
     called: int
     stored: int
 
 
 class PoolClient:
-    """The calls of one node to `/sark/pool/1`. `gates` are addresses; the client never calls its own node."""
+    """One node's calls to `/sark/pool/1`. `gates` are addresses; the client never calls its own node."""
 
     def __init__(
         self, network: Network, nursery: trio.Nursery, index: ManifestDirectory, rng: random.Random
@@ -81,7 +81,7 @@ class PoolClient:
         self._rng = rng
 
     async def newest(self, gates: Sequence[str], pool: str, have: int) -> ManifestMessage | None:
-        """The newest manifest with a number above `have` that the pool's gates and holders have."""
+        """The newest manifest with a number above `have`, from the pool's gates and holders."""
         targets: list[Contact] = []
         for contacts in (peer_contacts(gates), await self._holders(pool)):
             others = [contact for contact in contacts if contact.peer != self._me]
@@ -97,7 +97,7 @@ class PoolClient:
     async def spread(
         self, gates: Sequence[str], signed: ManifestMessage, *, workers: bool = True
     ) -> SpreadResult:
-        """Bring a manifest to the pool's gates, the holders near its key and, with `workers`, all of its workers."""
+        """Send a manifest to the pool's gates, the holders near its key and, with `workers`, all of its workers."""
         manifest = verified(signed)
         contacts = [*peer_contacts(gates), *await self._holders(manifest.pool)]
         if workers:
@@ -113,10 +113,10 @@ class PoolClient:
         return SpreadResult(len(targets), sum(answer.number >= manifest.number for answer in answers))
 
     async def push(self, gates: Sequence[str], pool: OwnPool, *, workers: bool, now: float) -> SpreadResult:
-        """Spread the manifest of a pool whose key is here. A newer one elsewhere means that this home was restored from a copy: then it
-        catches up first.
+        """Spread the manifest of a pool whose key is in this home. If a newer one exists elsewhere, this home was restored from a copy; it
+        then catches up first.
 
-        Raises `ResourceError`, and `NotPermitted` when the two manifests cannot be merged.
+        Raises `ResourceError`, and `NotPermitted` if the two manifests cannot be merged.
         """
         newer = await self.newest(gates, pool.id, pool.manifest().number)
         if newer is not None:
@@ -134,11 +134,11 @@ class PoolClient:
         now: float,
         device: str | None = None,
     ) -> tuple[Membership, ManifestMessage]:
-        """Join a pool by its ticket, or renew a membership: any gate that has the pool's key may do it.
+        """Join a pool by its ticket, or renew a membership; any gate that has the pool's key can do this.
 
-        An unused ticket goes first, and only to whom it names: whoever sees it can use it. `gates`: also asked to renew.
-        `device`: the id of a worker's device.
-        Raises `NotPermitted` when one refuses and none admits, `Unreachable` when nobody answers who has its key.
+        An unused ticket is tried first, and shown only to the nodes that it names, since anyone who sees it can use it. `gates`: also asked
+        to renew; `device`: the id of a worker's device. Raises `NotPermitted` if a node refuses and none admits, `Unreachable` if no node
+        with the pool's key answers.
         """
         member = find_member(manifest, self._me, joined.role, now)
         self._network.owner_gave(joined.admitters)
@@ -148,7 +148,7 @@ class PoolClient:
         )
         if member is not None:
             tries.append((None, everywhere))
-        elif joined.ticket is not None and joined.spent:  # a used ticket admits its peer again
+        elif joined.ticket is not None and joined.spent:  # a used ticket admits the same peer again
             tries.append((joined.ticket, joined.admitters))
         if not tries:
             raise NotPermitted(
@@ -180,8 +180,8 @@ class PoolClient:
         member: PoolMember | None,
         now: float,
     ) -> ManifestMessage:
-        """The manifest by which the pool admits us. `member`: our line that is to be renewed. Any peer can refuse in a pool's name, or
-        answer with an old manifest: then the next gate is asked, and the newest manifest counts."""
+        """The manifest by which the pool admits us. `member`: our line, if it is to be renewed. Any peer can refuse in a pool's name, or
+        answer with an old manifest; then the next gate is asked, and the newest manifest counts."""
         why = "its ticket names nobody"
         refused: str | None = None
         latest: tuple[int, ManifestMessage] | None = None
@@ -228,10 +228,10 @@ class PoolClient:
             return []
 
     async def _call_all(self, contacts: Iterable[Contact], message: Message, expected: type[M]) -> list[M]:
-        """The expected answers of those that give one."""
+        """The expected answers; other answers are only logged."""
         answers: list[M] = []
         limiter = trio.CapacityLimiter(CONCURRENT)
-        report = log.info if isinstance(message, ManifestMessage) else log.debug  # who has no new manifest
+        report = log.info if isinstance(message, ManifestMessage) else log.debug  # NoManifest is usual
 
         async def call(contact: Contact) -> None:
             async with limiter:
@@ -246,7 +246,7 @@ class PoolClient:
         return answers
 
     async def _call(self, contact: Contact, message: Message, expected: type[M]) -> M:
-        """One call. Raises `Unreachable`, `NotPermitted` for a refusal, `RemoteProtocolError` for any other answer."""
+        """Make one call. Raises `Unreachable`, `NotPermitted` for a refusal, `RemoteProtocolError` for any other answer."""
         answer = await self._links.call(contact.peer, contact.addresses, message, max_wait_s=ANSWER_S)
         if isinstance(answer, RefusedMessage):
             raise NotPermitted(answer.detail or str(answer.reason), hint=str(answer.reason))
@@ -256,7 +256,7 @@ class PoolClient:
 
 
 def is_due(member: PoolMember | None, now: float) -> bool:
-    """Whether a membership is to be renewed: half of its life is over."""
+    """Whether to renew a membership: half of its lifetime is over."""
     if member is None or member.until is None or member.ttl_s is None:
         return member is None
     return now >= member.until - member.ttl_s / 2

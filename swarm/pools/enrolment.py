@@ -1,7 +1,7 @@
-"""Members of the pools whose keys are on this home: a process of it admits newcomers and renews members, commands invite and revoke.
+"""Members of the pools whose keys are in this home: a process admits newcomers and renews members, commands invite and revoke.
 
 A newcomer shows the secret of a join ticket; a member is known by the peer id that the channel proved. The answer is the manifest that
-lists it. A renewal never gives more than the member's line, which the owner may have lowered.
+lists the peer. A renewal never grants more than the member's line, which the owner may have reduced.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from swarm.pools.server import Enroller
 from swarm.pools.tickets import Ticket
 
 EARLY: Final = 0.75
-"""A member with more of its life left than this share is not renewed yet."""
+"""A member with more than this share of its lifetime left is not renewed yet."""
 MAX_ENROLLING: Final = 16
-"""Enrolments that wait for the disk at a time."""
+"""Most enrolments waiting for the disk."""
 MAX_NAME: Final = 64
 TAIL: Final = 6
-"""Letters of a peer id after a name that another member has."""
+"""Characters of a peer id added to a name that another member has."""
 DEFAULT_FOR_S: Final = 86_400.0
-"""How long a ticket can be used."""
+"""How long a ticket can be used by default."""
 TICKET_ID: Final = re.compile(r"[0-9a-f]{16}")
 
 log = structlog.get_logger("sark.pools")
 
 
 class PoolEnrolment:
-    """Answers `EnrolRequest`. Reads the home's pools each time: another process may have just made or changed one."""
+    """Answers `EnrolRequest`. Reads the home's pools each time, since another process may have just made or changed one."""
 
     def __init__(self, home: Home, wall: Callable[[], float]) -> None:
         self._home = home
         self._wall = wall
 
     def __call__(self, peer: PeerId, message: EnrolRequest) -> ManifestMessage | RefusedMessage:
-        """Admit a peer, or say why not."""
+        """Admit a peer, or refuse with a reason."""
         try:
             pools = own_pools(self._home, lambda exc: log.warning("pool.unusable", why=exc.what))
             pool = next((pool for pool in pools if pool.id == message.pool), None)
@@ -74,7 +74,7 @@ class PoolEnrolment:
             ticket = pool.find_ticket(message.ticket, now)
             if ticket.role is not message.role:
                 raise NotPermitted(f"this ticket is not for the role {message.role}")
-            _name(manifest, peer, message, now)  # a bad name does not use the ticket up
+            _name(manifest, peer, message, now)  # a bad name must not use up the ticket
             fresh = pool.use_ticket(message.ticket, peer, now)
 
         def admit(manifest: PoolManifest) -> PoolManifest:
@@ -86,7 +86,7 @@ class PoolEnrolment:
                 return with_member(manifest, _on_device(_renewed(member, now), device), now)
             line = _on_device(ticket.member(peer, _name(manifest, peer, message, now), now), device)
             stored = _line(manifest, peer, message.role)
-            if stored is not None and not fresh:  # the ticket does not undo what the owner lowered since
+            if stored is not None and not fresh:  # the ticket does not undo later reductions by the owner
                 line = _least(_on_device(_renewed(stored, now), device), line)
                 if not is_live(line, now):
                     raise NotPermitted(f"the membership of {peer} in pool {pool.name} has ended")
@@ -101,7 +101,7 @@ class PoolEnrolment:
 def enroller(
     home: Home, wall: Callable[[], float], admitted: Callable[[PeerId], object] = lambda peer: None
 ) -> Enroller:
-    """Admits to the pools of this home, one at a time and in a thread: that waits for the disk. `admitted` is called with each peer."""
+    """Admits peers to the pools of this home, one at a time, in a thread that waits for the disk. `admitted` is called with each peer."""
     enrolment, one = PoolEnrolment(home, wall), trio.CapacityLimiter(1)
 
     async def enrol(peer: PeerId, message: EnrolRequest) -> ManifestMessage | RefusedMessage:
@@ -118,18 +118,18 @@ def enroller(
 
 
 def _line(manifest: PoolManifest, peer: PeerId, role: Role) -> PoolMember | None:
-    """The line of a peer in that role, ended or not."""
+    """A peer's line for that role, ended or not."""
     return next((m for m in manifest.members if (m.peer, m.role) == (peer, role)), None)
 
 
 def _device_taken(manifest: PoolManifest, peer: PeerId, device: str | None) -> bool:
-    """Whether the line of another peer has this device. A ticket does not say whose a device is: the second worker of a machine is one
-    where a submitter says so."""
+    """Whether another peer's line has this device. A ticket does not say whose device it is: two workers of a machine count as one device
+    only if a submitter says so."""
     return any(m.device == device and m.peer != peer for m in manifest.members if m.device is not None)
 
 
 def _on_device(member: PoolMember, device: str | None) -> PoolMember:
-    """With the device that a worker names, unless it named one before."""
+    """The line with the device that a worker names, unless it named one before."""
     if member.role is not Role.WORKER or member.device is not None or device is None:
         return member
     return member.model_copy(update={"device": device})
@@ -142,7 +142,7 @@ def _renewed(member: PoolMember, now: float) -> PoolMember:
 
 
 def _least(member: PoolMember, line: PoolMember) -> PoolMember:
-    """What both lines allow, in the team of the member's; a line that cannot be renewed stays so."""
+    """What both lines allow, in the team of `member`; a line that cannot be renewed stays so."""
     slots = min((each.slots for each in (member, line) if each.slots is not None), default=None)
     until, ttl_s = line.until, line.ttl_s
     if member.until is not None:
@@ -153,9 +153,9 @@ def _least(member: PoolMember, line: PoolMember) -> PoolMember:
 
 
 def _name(manifest: PoolManifest, peer: PeerId, message: EnrolRequest, now: float) -> str:
-    """The name that it asks for, unless another member has it; a member keeps its own.
+    """The name that the peer requests, made unique if another member has it; a member keeps its own.
 
-    Raises `NotPermitted` for a name that looks like a peer id or a ticket's id: an owner could not tell whom it revokes.
+    Raises `NotPermitted` for a name that looks like a peer id or a ticket's id: the owner could not tell whom a revocation affects.
     """
     member = find_member(manifest, peer, message.role, now)
     if member is not None:
@@ -180,7 +180,7 @@ def looks_like_id(name: str) -> bool:
 
 
 def is_peer(text: str) -> bool:
-    """Whether that is a peer id."""
+    """Whether a text is a peer id."""
     try:
         peer_id_bytes(text)
     except ValueError:
@@ -198,9 +198,10 @@ def invite(
     uses: int,
     admits: tuple[str, ...] = (),
 ) -> tuple[Ticket, TicketRecord]:
-    """A ticket that admits `uses` peers within `for_s` seconds, and its record. `admits`: where who admits is reached, if not the gates.
+    """A ticket that admits `uses` peers within `for_s` seconds, and its record. `admits`: addresses of the admitting node, if not the
+    gates.
 
-    Raises `NotPermitted` when too many tickets are open.
+    Raises `NotPermitted` if too many tickets are open.
     """
     until = int(now + for_s)
     secret, record = pool.issue_ticket(terms, until=until, uses=uses, now=now)
@@ -227,10 +228,10 @@ def invite_peer(
     device: str | None = None,
     for_s: float = DEFAULT_FOR_S,
 ) -> Ticket:
-    """Make one peer a member at once, pardoned if it was revoked. The ticket holds the manifest that lists it. `device`: the id of a
-    worker's device, where it is known; `for_s`: how long the ticket can be used where the membership never ends.
+    """Make one peer a member at once, pardoning it if it was revoked. The ticket contains the manifest that lists it. `device`: the id of a
+    worker's device, if known; `for_s`: how long the ticket can be used if the membership never ends.
 
-    ValueError for a bad id or name; `NotPermitted` when the pool is full: then nothing has changed.
+    Raises ValueError for a bad id or name, and `NotPermitted` if the pool is full; then nothing has changed.
     """
     if not is_peer(peer):
         whose = "scheduler" if terms.role is Role.SUBMIT else "worker"
@@ -259,10 +260,10 @@ def invite_peer(
 def revoke(
     pool: OwnPool, who: str, now: float, *, with_members: bool = False, keep: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Revoke a member (peer id or name), or a ticket (its id; `with_members`: and all who joined with it). `keep`: peers that stay.
+    """Revoke a member (peer id or name), or a ticket (its id; `with_members`: also all who joined with it). `keep`: peers that must stay.
 
-    Returns what happened, line by line. Raises `SettingsError` when `who` is nobody, several or to stay; `NotPermitted` when there is
-    no room for more.
+    Returns lines that say what happened. Raises `SettingsError` if `who` matches nobody or several members, or must stay; `NotPermitted` if
+    there is no room for more revocations.
     """
     if TICKET_ID.fullmatch(who):
         return _revoke_ticket(pool, who, now, with_members=with_members)
@@ -280,7 +281,7 @@ def revoke(
     if peer in keep:
         raise SettingsError(f"{who} is this home's own scheduler, which stays in pool {pool.name}")
     tickets = frozenset(ticket.id for ticket in pool.open_tickets(now) if peer in ticket.used)
-    pool.revoke_tickets(tickets, now)  # first: if this is interrupted, the same command finishes it
+    pool.revoke_tickets(tickets, now)  # first: if this is interrupted, repeating the command finishes it
     pool.change(lambda manifest: without(manifest, (peer,), now))
     return (
         f"{who} was revoked already" if peer in revoked_peers(manifest) else f"{who} is revoked",

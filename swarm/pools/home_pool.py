@@ -1,7 +1,7 @@
-"""The pool that every home has of its own: its devices serve this home's scheduler, and this home trusts them.
+"""The home pool: its devices serve this home's scheduler, and this home trusts them.
 
-It is made the first time that it is needed, under the reserved name `home`. Its memberships do not end by themselves: no gate has to run
-that would renew them.
+It is created when first needed, under the reserved name `home`. Its memberships do not end by themselves, so no gate has to run to renew
+them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from swarm.pools.manifests import find_member, with_member
 from swarm.pools.owner import HOME_POOL, LOCK_WAIT_S, OwnPool, own_pool, pools_folder, write_pool
 
 OWNER: Final = "owner"
-"""What the home's scheduler is called in pools made here."""
+"""The name of the home's scheduler in pools made here."""
 
 
 def home_pool(home: Home, now: float) -> OwnPool:
-    """The home's own pool, of which its scheduler is a submitter; made if there is none. `now`: wall seconds. Raises `ResourceError`."""
+    """The home pool, in which the home's scheduler is a submitter; made if there is none. `now`: wall seconds. Raises `ResourceError`."""
     owner = owner_line(home)
     folder = pools_folder(home) / HOME_POOL
     if not (folder / "manifest").is_file():
@@ -35,10 +35,10 @@ def home_pool(home: Home, now: float) -> OwnPool:
 
 
 def owner_line(home: Home) -> PoolMember:
-    """The home's scheduler, as the pools made here list it."""
+    """The home's scheduler, as pools made here list it."""
     return PoolMember(peer=load_or_create(home.key("scheduler")).peer_id, role=Role.SUBMIT, name=OWNER)
 
 
 def named_pool(home: Home, name: str, now: float) -> OwnPool:
-    """The pool of that name made here; the home's own always exists. Raises `SettingsError` when this home has none of that name."""
+    """The pool of that name made here; the home pool always exists. Raises `SettingsError` if this home has none of that name."""
     return home_pool(home, now) if name == HOME_POOL else own_pool(home, name)

@@ -1,6 +1,6 @@
-"""Manifests of pools: signed, verified, searched and changed. Pure; `protocol/messages/pool.py` has their fields.
+"""Pool manifests: signing, verifying, searching and changing them. Pure; `protocol/messages/pool.py` defines their fields.
 
-A member may act while its line in the newest manifest has not ended. The number only rises, and the highest counts.
+A member may act while its line in the newest manifest has not ended. Numbers only rise, and the manifest with the highest counts.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from swarm.net.identity import Identity, verify
 from swarm.pools.tokens import LEEWAY_S
 
 RESERVED: Final = 8 * 1024
-"""Bytes that members leave free, so that there is room for a revocation."""
+"""Bytes that members must leave free, so that there is room for a revocation."""
 DELEGATION_S: Final = 30 * 86_400.0
-"""Workers of a pool accept a member's token only if it was issued for at most this long."""
+"""A pool's workers accept a member's token only if it was issued for at most this long."""
 MARGIN_S: Final = 86_400.0
-"""Ended lines stay in the manifest for this long: clocks differ."""
+"""How long ended lines stay in the manifest, since clocks differ."""
 _FULL: Final = "make a second pool: sark-node pool create NAME"
 
 
 def sign_manifest(key: Identity, manifest: PoolManifest) -> ManifestMessage:
-    """Under the pool's key, as it travels. Raises `NotPermitted` when it is too large to travel."""
+    """The manifest signed with the pool's key, as it is sent. Raises `NotPermitted` if it is too large."""
     if key.peer_id != manifest.pool:
         raise LocalProtocolError("a manifest is signed with its pool's own key")
     body = manifest_body(manifest)
@@ -45,7 +45,7 @@ def sign_manifest(key: Identity, manifest: PoolManifest) -> ManifestMessage:
 
 
 def verified(signed: ManifestMessage) -> PoolManifest:
-    """The manifest in a message, signed by the pool that it names. Raises `RemoteProtocolError`."""
+    """The manifest in a message, verified to be signed by the pool that it names. Raises `RemoteProtocolError`."""
     manifest = read_manifest(signed.body)
     if not verify(manifest.pool, manifest_message(signed.body), signed.signature):
         raise RemoteProtocolError(f"a manifest of {manifest.pool} that it did not sign")
@@ -61,7 +61,7 @@ def is_live(member: PoolMember, now: float) -> bool:
 
 
 def find_member(manifest: PoolManifest | None, peer: str, role: Role, now: float) -> PoolMember | None:
-    """The live line of a peer in that role."""
+    """A peer's live line for that role."""
     members = manifest.members if manifest is not None else ()
     return next((m for m in members if (m.peer, m.role) == (peer, role) and is_live(m, now)), None)
 
@@ -82,9 +82,9 @@ def revoked_peers(manifest: PoolManifest) -> frozenset[str]:
 def with_member(
     manifest: PoolManifest, member: PoolMember, now: float, *, pardon: bool = False
 ) -> PoolManifest:
-    """With this line instead of the one of its peer and role. An equal line gives the same manifest, number and all.
+    """The manifest with this line in place of the one for its peer and role. An equal line returns the same manifest, with the same number.
 
-    Raises `NotPermitted` when the pool is full, and, without `pardon`, when the peer was revoked.
+    Raises `NotPermitted` if the pool is full or, without `pardon`, if the peer was revoked.
     """
     revoked = manifest.revoked
     if pardon:
@@ -102,7 +102,7 @@ def with_member(
 
 
 def without(manifest: PoolManifest, peers: Collection[str], now: float) -> PoolManifest:
-    """With these peers revoked. Raises `NotPermitted` when there is no room for more."""
+    """The manifest with these peers revoked. Raises `NotPermitted` if there is no room for more."""
     until = int(now + DELEGATION_S + MARGIN_S)
     fresh = tuple(RevokedPeer(peer=p, until=until) for p in sorted(set(peers) - revoked_peers(manifest)))
     members = tuple(member for member in manifest.members if member.peer not in peers)
@@ -118,9 +118,9 @@ def without(manifest: PoolManifest, peers: Collection[str], now: float) -> PoolM
 
 
 def caught_up(manifest: PoolManifest, newer: PoolManifest, now: float) -> PoolManifest:
-    """The newer of two manifests of our own pool, whose home was restored from a copy, with the peers of either revoked.
+    """The newer of two manifests of our own pool, whose home was restored from a copy, with the peers of both revoked.
 
-    Raises `NotPermitted` when they are more than a manifest can hold: none is dropped in silence.
+    Raises `NotPermitted` if there are more than a manifest can hold: none is dropped silently.
     """
     if newer.number <= manifest.number:
         return manifest
@@ -138,7 +138,7 @@ def caught_up(manifest: PoolManifest, newer: PoolManifest, now: float) -> PoolMa
 def _next(
     manifest: PoolManifest, now: float, members: tuple[PoolMember, ...], revoked: tuple[RevokedPeer, ...]
 ) -> PoolManifest:
-    """The next manifest, without the lines that ended long ago."""
+    """The next manifest, without lines that ended long ago."""
     update = {
         "number": manifest.number + 1,
         "members": tuple(m for m in members if m.until is None or m.until + MARGIN_S > now),

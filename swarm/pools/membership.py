@@ -1,10 +1,10 @@
-"""What a home keeps of the pools it joined, and the tokens that others delegated to it.
+"""What a home stores about the pools it joined, and the tokens that others delegated to it.
 
-    data/pools/NAME/          pool.key, pool (its gates), manifest (signed), tickets: made here, `swarm.pools.owner`
+    data/pools/NAME/          pool.key, pool (its gates), manifest (signed), tickets: a pool made here, see `swarm.pools.owner`
     data/pools/joined/        POOLID.worker, POOLID.submit (the ticket), POOLID.manifest (the newest received)
     data/scheduler/tokens/    tokens for single campaigns
 
-Everything is written durably, mode 0600, and read again where another process of the home may have changed it.
+Everything is written durably, mode 0600, and reread where another process of the home may have changed it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def warn_unusable(exc: ResourceError) -> None:
 
 
 class Membership(Message):
-    """A pool that this home joined in one role, as its ticket describes it. Whether it is a member, the manifest says."""
+    """A pool that this home joined in one role, as described by its ticket. The manifest says whether the home is a member."""
 
     pool: PeerName
     name: Name
@@ -49,27 +49,27 @@ class Membership(Message):
     admits: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
     role: Annotated[Role, Field(strict=False)]
     ticket: TicketSecret | None = None
-    """Shown to who admits until it is accepted or refused."""
+    """Shown to the admitting node until it is accepted or refused."""
     until: Count = 0
-    """Wall seconds at which the ticket ends."""
+    """When the ticket ends, in wall seconds."""
     spent: bool = False
     """The ticket was accepted or refused."""
 
     @property
     def unused(self) -> bool:
-        """Whether the ticket is still to be shown."""
+        """Whether the ticket must still be shown."""
         return self.ticket is not None and not self.spent
 
     @property
     def admitters(self) -> tuple[str, ...]:
-        """The only ones who are shown the ticket."""
+        """The only nodes to which the ticket is shown."""
         return self.admits or self.gates
 
 
 def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) -> Membership:
-    """Store a ticket for `peer`, this home's key for `role`. The same ticket again changes nothing.
+    """Store a ticket for `peer`, this home's key for `role`. Storing the same ticket again changes nothing.
 
-    Raises `NotPermitted` when it is for another role or peer, has expired, or its manifest does not list the peer.
+    Raises `NotPermitted` if the ticket is for another role or peer, has expired, or its manifest does not list the peer.
     """
     if ticket.role is not role:
         how = "sark-node join TICKET" if ticket.role is Role.WORKER else "sark-node pool join TICKET"
@@ -110,12 +110,12 @@ def joined_pools(home: Home, role: Role, damaged: Damaged | None = None) -> tupl
 
 
 def store_membership(home: Home, joined: Membership) -> None:
-    """Write a joined pool."""
+    """Write the file of a joined pool."""
     write_durably(pools_folder(home) / JOINED / f"{joined.pool}.{joined.role}", pack(joined.to_wire()))
 
 
 def leave_pool(home: Home, pool: str, role: Role) -> None:
-    """Forget a joined pool in one role."""
+    """Forget a pool joined in one role."""
     remove_durably(pools_folder(home) / JOINED / f"{pool}.{role}")
 
 
@@ -129,7 +129,7 @@ def host_name() -> str:
 
 
 def stored_manifest(home: Home, pool: str) -> ManifestMessage | None:
-    """The newest manifest of a joined pool on disk; None: none yet, or it is damaged (a gate has it)."""
+    """The newest manifest of a joined pool on disk; None if there is none yet, or it is damaged (gates have it)."""
     try:
         signed = read_file(pools_folder(home) / JOINED / f"{pool}.manifest", ManifestMessage)
         return signed if verified(signed).pool == pool else None
@@ -138,7 +138,7 @@ def stored_manifest(home: Home, pool: str) -> ManifestMessage | None:
 
 
 def store_manifest(home: Home, signed: ManifestMessage) -> None:
-    """Write a verified manifest of a joined pool, unless the one on disk is as new."""
+    """Write a verified manifest of a joined pool, unless the one on disk is at least as new."""
     manifest = verified(signed)
     folder = pools_folder(home) / JOINED
     with lock_folder(folder, wait_s=LOCK_WAIT_S):
@@ -154,7 +154,7 @@ def membership_of(home: Home, joined: Membership, peer: str, now: float) -> Pool
 
 
 def signed_manifests(home: Home, role: Role) -> tuple[tuple[str, ManifestMessage | None], ...]:
-    """The pools that this home joined as `role` or made, each with its newest manifest; None: none yet."""
+    """The pools that this home joined as `role` or made, each with its newest manifest (None: none yet)."""
     pools = [
         (joined.name, stored_manifest(home, joined.pool))
         for joined in joined_pools(home, role, warn_unusable)
@@ -168,7 +168,7 @@ def signed_manifests(home: Home, role: Role) -> tuple[tuple[str, ManifestMessage
 
 
 def known_manifests(home: Home, role: Role) -> dict[str, tuple[PoolManifest | None, ...]]:
-    """The content of `signed_manifests`, by the pools' names."""
+    """The content of `signed_manifests`, by pool name."""
     manifests: dict[str, tuple[PoolManifest | None, ...]] = {}
     for name, signed in signed_manifests(home, role):
         manifest = read_manifest(signed.body) if signed is not None else None
@@ -183,16 +183,16 @@ class Credential(Message):
     """A token that somebody delegated to a key of this home."""
 
     issuer: PeerName
-    """The scheduler that signed it first."""
+    """The scheduler that issued the token."""
     token: Token
     expires: Annotated[float, Field(ge=0)]
     """Wall seconds."""
     campaign: Annotated[str, Field(max_length=128)] = ""
-    """The only campaign it covers; empty: any."""
+    """The only campaign that the token covers; empty: any."""
 
 
 def credentials(home: Home, *, now: float, damaged: Damaged = warn_unusable) -> tuple[Credential, ...]:
-    """The tokens that this home's scheduler can show now. Files that cannot be read are left out and passed to `damaged`."""
+    """The tokens that this home's scheduler can show now. Unreadable files are left out and passed to `damaged`."""
     usable: list[Credential] = []
     for path, credential in _stored_tokens(home, damaged):
         if credential.expires > now:
@@ -203,7 +203,7 @@ def credentials(home: Home, *, now: float, damaged: Damaged = warn_unusable) -> 
 
 
 def store_tokens(home: Home, fresh: Collection[Credential]) -> None:
-    """Write these tokens; they replace older ones of the same issuers for the same campaigns."""
+    """Write these tokens, which replace older ones of the same issuers for the same campaigns."""
     for credential in fresh:
         name = hashlib.sha256(credential.token).hexdigest()[:24]
         write_durably(_tokens_folder(home) / name, pack(credential.to_wire()))

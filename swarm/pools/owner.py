@@ -1,4 +1,4 @@
-"""The pools made on this home: their keys, their manifests and their open tickets."""
+"""The pools made in this home: their keys, their manifests and their open tickets."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from swarm.pools.tickets import MAX_GATES
 
 MAX_TICKETS: Final = 512
 MAX_USES: Final = MAX_MEMBERS
-"""Uses of one ticket."""
+"""Most uses of one ticket."""
 MAX_OPEN_USES: Final = 2048
-"""Uses of all open tickets together: so their file stays readable."""
+"""Most uses of all open tickets together, so that their file stays readable."""
 TICKET_ID_BYTES: Final = 8
 MAX_FILE: Final = 256 * 1024
 MAX_FILE_ELEMENTS: Final = 262_144
 JOINED: Final = "joined"
-"""The folder of joined pools; each pool made here has a folder of its own next to it."""
+"""The folder of joined pools; each pool made here has its own folder next to it."""
 HOME_POOL: Final = "home"
-"""The name of the pool that every home has: `swarm.pools.home_pool`."""
+"""The name of the home pool: `swarm.pools.home_pool`."""
 KEY_FILE: Final = "pool.key"
 LOCK_WAIT_S: Final = 2.0
 """How long a change waits for another process of the home, which holds its lock for a few milliseconds."""
@@ -47,14 +47,14 @@ Damaged = Callable[[ResourceError], object]
 
 
 class _PoolFile(Message):
-    """What a pool's owner set."""
+    """The settings of a pool, from its owner."""
 
     name: Name
     gates: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
 
 
 class MemberTerms(Message):
-    """What a new member gets; `PoolMember` describes the fields."""
+    """What a new member is granted; `PoolMember` describes the fields."""
 
     role: Annotated[Role, Field(strict=False)]
     ttl_s: Count | None = None
@@ -63,7 +63,7 @@ class MemberTerms(Message):
     team: Annotated[str, StringConstraints(max_length=64)] = ""
 
     def member(self, peer: str, name: str, now: float) -> PoolMember:
-        """The line of a peer that is admitted now."""
+        """The line of a peer admitted now."""
         return PoolMember(
             peer=peer,
             name=name,
@@ -73,24 +73,24 @@ class MemberTerms(Message):
 
 
 class TicketRecord(MemberTerms):
-    """A ticket that was issued, and what it gives."""
+    """An issued ticket, and what it grants."""
 
     digest: Annotated[bytes, Field(min_length=32, max_length=32)]
     """SHA-256 of its secret."""
     until: Count
-    """Wall seconds."""
+    """When the ticket ends, in wall seconds."""
     uses: Annotated[int, Field(ge=1, le=MAX_USES)] = 1
-    """How many peers it admits."""
+    """How many peers the ticket admits."""
     used: Annotated[tuple[PeerName, ...], Field(max_length=MAX_USES)] = ()
-    """The peers that it admitted."""
+    """The peers that the ticket admitted."""
 
     @property
     def id(self) -> str:
-        """What its owner calls it by."""
+        """The id by which the owner refers to the ticket."""
         return self.digest[:TICKET_ID_BYTES].hex()
 
     def is_open(self, now: float) -> bool:
-        """Whether it can still be used, by the clock that issued it."""
+        """Whether the ticket can still be used, by the clock that issued it."""
         return now <= self.until
 
 
@@ -99,10 +99,10 @@ class _TicketsFile(Message):
 
 
 class OwnPool:
-    """A pool whose key is on this home. Each change holds a lock among the processes of the home."""
+    """A pool whose key is in this home. Each change holds a lock that excludes the home's other processes."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `ResourceError` when one of its files is missing or damaged."""
+        """Raises `ResourceError` if one of its files is missing or damaged."""
         self.key_file: Final = folder / KEY_FILE
         if not self.key_file.exists():
             raise ResourceError(f"{self.key_file} is missing", hint="restore it from a copy")
@@ -130,7 +130,7 @@ class OwnPool:
         return self._read()[1]
 
     def change(self, how: Callable[[PoolManifest], PoolManifest]) -> PoolManifest:
-        """Change the manifest. When `how` raises, nothing changes."""
+        """Change the manifest. If `how` raises, nothing changes."""
         with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
             before = self.manifest()
             after = how(before)
@@ -159,18 +159,18 @@ class OwnPool:
     # -- tickets --------------------------------------------------------------------------------------------------------------
 
     def tickets(self) -> tuple[TicketRecord, ...]:
-        """The open tickets, and those by which a member joined. Raises `ResourceError` for a damaged file."""
+        """The open tickets, and those with which members joined. Raises `ResourceError` for a damaged file."""
         path = self.folder / "tickets"
         return read_file(path, _TicketsFile).tickets if path.exists() else ()
 
     def open_tickets(self, now: float) -> tuple[TicketRecord, ...]:
-        """Those that can still be used."""
+        """The tickets that can still be used."""
         return tuple(ticket for ticket in self.tickets() if ticket.is_open(now))
 
     def issue_ticket(
         self, terms: MemberTerms, *, until: int, uses: int, now: float
     ) -> tuple[bytes, TicketRecord]:
-        """A new ticket: its secret and its record. Raises `NotPermitted` when too many are open."""
+        """A new ticket: its secret and its record. Raises `NotPermitted` if too many are open."""
         secret = secrets.token_bytes(SECRET_BYTES)
         ticket = TicketRecord(digest=_digest(secret), until=until, uses=uses, **dict(terms))
         with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
@@ -196,9 +196,9 @@ class OwnPool:
         return ticket
 
     def use_ticket(self, secret: bytes, peer: str, now: float) -> bool:
-        """Count `peer` among those that the ticket admitted; returns whether it is new among them.
+        """Count `peer` among the peers that the ticket admitted; return whether it is new.
 
-        Raises `NotPermitted` when the ticket is closed, or has admitted as many as it may.
+        Raises `NotPermitted` if the ticket is closed, or has admitted as many peers as it may.
         """
         with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
             ticket = self.find_ticket(secret, now)
@@ -210,7 +210,7 @@ class OwnPool:
             return True
 
     def close_ticket(self, ticket: str, now: float) -> TicketRecord | None:
-        """Close `ticket`: it admits nobody more. Returns its record, with all members it admitted; None: another process forgot it."""
+        """Close `ticket`, so that it admits nobody else. Returns its record, with all members admitted; None: another process forgot it."""
         with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
             record = next((each for each in self.tickets() if each.id == ticket), None)
             if record is not None and record.is_open(now):
@@ -218,12 +218,12 @@ class OwnPool:
             return record
 
     def revoke_tickets(self, ids: frozenset[str], now: float) -> None:
-        """Forget these tickets: nobody joins with them any more."""
+        """Forget these tickets, so that nobody can join with them."""
         with lock_folder(self.folder, wait_s=LOCK_WAIT_S):
             self.write_tickets(tuple(ticket for ticket in self._retained(now) if ticket.id not in ids))
 
     def write_tickets(self, tickets: tuple[TicketRecord, ...]) -> None:
-        """Replace the file."""
+        """Replace the file of tickets."""
         write_durably(self.folder / "tickets", pack(_TicketsFile(tickets=tickets).to_wire()))
 
     def _replace(self, fresh: TicketRecord, now: float) -> None:
@@ -231,7 +231,7 @@ class OwnPool:
         self.write_tickets(tuple(fresh if each.digest == fresh.digest else each for each in tickets))
 
     def _retained(self, now: float) -> tuple[TicketRecord, ...]:
-        """The open tickets, and the last one by which each member joined."""
+        """The open tickets, and the last ticket with which each member joined."""
         members = {member.peer for member in self.manifest().members}
         remaining: list[TicketRecord] = []
         for ticket in reversed(self.tickets()):
@@ -248,7 +248,7 @@ def _digest(secret: bytes) -> bytes:
 
 
 def create_pool(home: Home, name: str, gates: tuple[str, ...] = ()) -> OwnPool:
-    """A new pool of that name, with its own key. Raises `SettingsError` when the name is taken, reserved or bad."""
+    """A new pool of that name, with its own key. Raises `SettingsError` if the name is taken, reserved or invalid."""
     _check_pool_name(name)
     if name.lower() == HOME_POOL:
         raise SettingsError(
@@ -268,7 +268,7 @@ def create_pool(home: Home, name: str, gates: tuple[str, ...] = ()) -> OwnPool:
 def write_pool(
     folder: Path, name: str, gates: tuple[str, ...] = (), members: tuple[PoolMember, ...] = ()
 ) -> None:
-    """Write the files of a new pool, its manifest last: without that there is no pool. The caller holds the folder's lock."""
+    """Write the files of a new pool, its manifest last: without a manifest there is no pool. The caller holds the folder's lock."""
     key = load_or_create(folder / KEY_FILE)
     write_durably(folder / "pool", pack(_PoolFile(name=name, gates=gates).to_wire()))
     first = PoolManifest(pool=key.peer_id, name=name, number=1, members=members)
@@ -276,7 +276,7 @@ def write_pool(
 
 
 def check_name(name: str, what: str = "a member") -> None:
-    """Raises `SettingsError` unless a pool or one of its members can have this name."""
+    """Raise `SettingsError` unless a pool or a member can have this name."""
     try:
         _NAME.validate_python(name)
     except ValidationError:
@@ -288,12 +288,12 @@ def check_name(name: str, what: str = "a member") -> None:
 
 def _check_pool_name(name: str) -> None:
     check_name(name, "a pool")
-    if name.lower() == JOINED or name != name.rstrip(" ."):  # it names a folder
+    if name.lower() == JOINED or name != name.rstrip(" ."):  # the name is also a folder's
         raise SettingsError(f"a pool cannot be called {name!r}", hint="choose another name")
 
 
 def own_pools(home: Home, damaged: Damaged | None = None) -> tuple[OwnPool, ...]:
-    """The pools made on this home, by name. `damaged`: see `read_each`."""
+    """The pools made in this home, sorted by name. `damaged`: see `read_each`."""
 
     def is_pool(folder: Path) -> bool:
         return folder.name != JOINED and (folder / "manifest").is_file()
@@ -302,7 +302,7 @@ def own_pools(home: Home, damaged: Damaged | None = None) -> tuple[OwnPool, ...]
 
 
 def own_pool(home: Home, name: str) -> OwnPool:
-    """The pool of that name. Raises `SettingsError` when this home has none."""
+    """The pool of that name. Raises `SettingsError` if this home has none."""
     _check_pool_name(name)
     folder = pools_folder(home) / name
     if not (folder / "manifest").is_file():
@@ -323,7 +323,7 @@ def pools_folder(home: Home) -> Path:
 
 
 def read_file(path: Path, shape: type[M]) -> M:
-    """Parse a file of ours. Raises `ResourceError` naming it."""
+    """Parse one of Sark's files. Raises `ResourceError`, which names the file."""
     try:
         if path.stat().st_size > MAX_FILE:
             raise damaged(path)
@@ -337,7 +337,7 @@ def read_file(path: Path, shape: type[M]) -> M:
 def read_each(
     folder: Path, select: Callable[[Path], bool], read: Callable[[Path], T], damaged: Damaged | None = None
 ) -> tuple[T, ...]:
-    """Read the selected entries of a folder, which may be missing. Those that cannot be read go to `damaged`; without it the first one
+    """Read the selected entries of a folder, which may be missing. Entries that cannot be read go to `damaged`; without it, the first one
     raises `ResourceError`."""
     values: list[T] = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():

@@ -1,4 +1,4 @@
-"""What the peers of a home are called: by its pools' manifests, and the home itself. Elsewhere the end of an id stands for a peer."""
+"""The names of a home's peers: from its pools' manifests, and `you` for the home itself. Other peers are shown by the end of their id."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ YOU: Final = "you"
 
 
 def names_of(pools: Iterable[tuple[str, Iterable[PoolMember]]], you: Iterable[str]) -> dict[str, str]:
-    """Peer id → name, for the members of each pool (with the pool's name) and for `you`. Members choose their names: what is alike, or
-    like `you`, gets the end of the id. Pure."""
+    """Peer id → name, for the members of each pool (given with its name) and for `you`. Members choose their names, so names that look
+    alike, or like `you`, get the end of the id. Pure."""
     names: dict[str, str] = {}
     for pool, members in pools:
         for member in members:
@@ -32,7 +32,7 @@ def names_of(pools: Iterable[tuple[str, Iterable[PoolMember]]], you: Iterable[st
 
 
 def known_names(home: Home) -> dict[str, str]:
-    """Of this home's pools, joined or made here; its scheduler is `you`."""
+    """The names of peers in this home's pools, joined or made here; the home's scheduler is `you`."""
     manifests = {
         (name, signed.body)
         for role in (Role.WORKER, Role.SUBMIT)

@@ -1,6 +1,6 @@
-"""What this node answers when others ask about pools: the newest manifest it has of each, and, at a pool's gate, admission.
+"""This node's answers about pools: the newest manifest it has of each, and, at a pool's gate, admission.
 
-A manifest proves itself, so any holder stores some of pools it is not in: their members find them there when their gate is down.
+A manifest proves itself, so holders also store some of pools they are not in. Members find them there when their gate is down.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from swarm.net.link import Link
 from swarm.pools.manifests import verified
 
 MAX_FOREIGN: Final = 64
-"""Manifests stored of pools this node is not in. The first to go was never asked for, and is farthest from this node's key:
+"""Manifests stored of pools this node is not in. The first dropped is one that was never requested and is farthest from this node's key:
 its members look for it elsewhere."""
 ENROL_US: Final = 20_000.0
-"""Processor time to admit a member: a manifest is read, signed and written. In µs, an estimate."""
+"""Processor time to admit a member, in µs (an estimate): a manifest is read, signed and written."""
 
 log = structlog.get_logger("sark.pools")
 
 Enroller = Callable[[PeerId, EnrolRequest], Awaitable[ManifestMessage | RefusedMessage]]
-"""Admits a peer, or not."""
+"""Admits a peer, or refuses it."""
 Admit = Callable[[PeerId], RefusedMessage | None]
-"""The refusal for a peer that brings a manifest of a pool which this node neither made nor is in; None: store it."""
+"""The refusal for a peer that sends a manifest of a pool which this node neither made nor is in; None: store it."""
 OnDisk = Callable[[str], Awaitable[bool]]
-"""Whether the newest manifest of a pool is on disk, once that is known; foreign ones are not written at all."""
+"""Whether the newest manifest of a pool is on disk, once that is known. Foreign manifests are never written."""
 
 
 async def _nothing_to_write(pool: str) -> bool:
@@ -52,7 +52,7 @@ async def _nothing_to_write(pool: str) -> bool:
 
 
 def cost_us(message: Message) -> float:
-    """What a call takes, in µs of processor time."""
+    """The cost of a call, in µs of processor time."""
     match message:
         case ManifestMessage():
             return VERIFY_US + len(message.body) * MANIFEST_BYTE_US
@@ -65,8 +65,8 @@ def cost_us(message: Message) -> float:
 
 @dataclass(eq=False)
 class ManifestRegistry:
-    """The newest manifest of each pool. `own` returns that of a pool whose key is here; `news` is called with each newer one of
-    a pool this node follows. `me`: this node's peer id."""
+    """The newest manifest of each pool. `own`: returns the manifest of a pool whose key is here; `news`: called with each newer manifest of
+    a pool this node follows; `me`: this node's peer id."""
 
     own: Callable[[str], ManifestMessage | None] = lambda pool: None
     news: Callable[[PoolManifest, ManifestMessage], object] = lambda manifest, signed: None
@@ -75,40 +75,40 @@ class ManifestRegistry:
     def __post_init__(self) -> None:
         self._near = routing_key(self.me) if self.me else bytes(32)
         self.followed: set[str] = set()
-        """Pools that this node belongs to, or serves."""
+        """Pools to which this node belongs, or which it serves."""
         self._stored: dict[str, tuple[int, ManifestMessage]] = {}
         self._asked_for: set[str] = set()
-        """Foreign pools that somebody asked for."""
+        """Foreign pools that somebody requested."""
 
     def concerns(self, pool: str) -> bool:
         """Whether this node follows that pool, or has its key."""
         return pool in self.followed or self.own(pool) is not None
 
     def manifest(self, pool: str) -> PoolManifest | None:
-        """The newest one of a followed pool."""
+        """The newest manifest of a followed pool."""
         latest = self._stored.get(pool) if pool in self.followed else None
         return read_manifest(latest[1].body) if latest is not None else None
 
     def latest(self, pool: str) -> tuple[int, ManifestMessage] | None:
-        """The newest one of any pool, with its number."""
+        """The newest manifest of any pool, with its number."""
         own = self.own(pool)
         return (read_manifest(own.body).number, own) if own is not None else self._stored.get(pool)
 
     def asked(self, pool: str) -> tuple[int, ManifestMessage] | None:
-        """`latest`, for somebody who asks."""
+        """`latest`, for a peer's request, which is recorded."""
         if pool in self._stored:
             self._asked_for.add(pool)
         return self.latest(pool)
 
     def store(self, signed: ManifestMessage) -> int:
-        """Store a manifest if it is newer; returns the highest number here. Raises `RemoteProtocolError` for a newer one that is forged."""
+        """Store a manifest if it is newer; return the highest number here. Raises `RemoteProtocolError` for a forged newer one."""
         manifest = read_manifest(signed.body)
         pool = manifest.pool
         number = (self.latest(pool) or (0,))[0]
         if number >= manifest.number:
             return number
         verified(signed)
-        if self.own(pool) is not None:  # its own key wrote more than is here: a copy of the home was used
+        if self.own(pool) is not None:  # our key signed a newer one: this home was copied
             log.warning("pool.newer_elsewhere", pool=pool, number=manifest.number)
             return number
         self._stored[pool] = (manifest.number, signed)
@@ -142,7 +142,7 @@ class PoolServer:
         """Refused calls, by reason."""
 
     async def answer(self, link: Link, message: Message) -> Message:
-        """Serve one call of a peer."""
+        """Serve one call from a peer."""
         answer = await self._answer(link, message)
         if isinstance(answer, RefusedMessage):
             self.refused[answer.reason] += 1

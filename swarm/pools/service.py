@@ -1,11 +1,11 @@
-"""A node's part in pools, in one object that each role runs: serve and follow manifests, join by ticket, renew.
+"""A node's part in pools, in one object that each role runs: it serves and follows manifests, joins by ticket, and renews.
 
     pools = PoolNode(network, index, home, Role.WORKER, name="lab-3", wall=time.time, rng=rng, news=permits.manifest)
     pools.serve()
     nursery.start_soon(pools.run)
 
-A worker that has a ticket works for the pool at once: the ticket is its owner's consent. It enrols so that the pool lists it, and
-asks until a gate that has the pool's key answers.
+A worker that has a ticket works for the pool at once, since the ticket is its owner's consent. It enrols so that the pool lists it, and
+keeps asking until a gate that has the pool's key answers.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from swarm.pools.tokens import LEEWAY_S
 POLL_S: Final = 60.0
 JITTER: Final = 0.2
 LOOK_S: Final = 5.0
-"""How often the home is read again, which other processes change, and due calls are made."""
+"""How often the home's files, which other processes change, are reread and due calls are made."""
 ALONE_LOOK_S: Final = 60.0
-"""The same for a worker that joined no pool: only its next start, with a ticket, changes that."""
+"""As `LOOK_S`, for a worker that joined no pool: only its next start, with a ticket, changes that."""
 RESPREAD_S: Final = 600.0
-"""How often the manifests of the home's own pools are brought to their holders again, which keep them in memory only."""
+"""How often the manifests of the home's own pools are sent again to their holders, which keep them only in memory."""
 DOUBT_S: Final = 10.0
-"""A doubted manifest is asked for this long after the last poll."""
+"""A newer manifest than a doubted one is requested this long after the last poll."""
 ENROL_RETRY_S: Final = (2.0, 300.0)
-"""The first pause, and the longest."""
+"""The first pause and the longest."""
 
 Aside = Callable[[Callable[[], object]], Awaitable[object]]
 """Runs a call that waits for the disk."""
@@ -61,13 +61,13 @@ log = structlog.get_logger("sark.pools")
 
 @dataclass(eq=False)
 class PoolNode:
-    """Serves and follows manifests, enrols and renews, for as long as `run` runs."""
+    """Serves and follows manifests, enrols and renews, while `run` runs."""
 
     network: Network
     index: ManifestDirectory
     home: Home
     role: Role | None
-    """In the pools it joined; None: it joins none, as a gate."""
+    """The node's role in the pools it joined; None: it joins none, like a gate."""
     _: KW_ONLY
     name: str
     """This member's name in its pools."""
@@ -76,27 +76,27 @@ class PoolNode:
     wall: Callable[[], float]
     rng: random.Random
     news: Callable[[PoolManifest], object] = lambda manifest: None
-    """Called with each manifest of a pool it follows: the one on disk first, then each newer one."""
+    """Called with each manifest of a followed pool: the one on disk first, then each newer one."""
     enrol: Enroller | None = None
-    """Admits others, where pools' keys are here."""
+    """Admits others, if keys of pools are here."""
     gates: Callable[[], Sequence[str]] = lambda: ()
-    """Asked in addition to those of the tickets."""
+    """Gates to ask in addition to those of the tickets."""
     aside: Aside = DISK.run
-    """Keeps slow disks out of the event loop."""
+    """Keeps waits for slow disks out of the event loop."""
     admit: Admit = lambda peer: None
-    """Which peers may leave manifests of other pools here."""
+    """Which peers may store manifests of other pools here."""
     serves: Sequence[str] = ()
-    """Ids of pools that are followed though this node is not in them."""
+    """Ids of pools to follow although this node is not in them."""
     must: Collection[str] = ()
-    """Ids of pools that it was started to join: if one refuses, `run` forgets it and raises `NotPermitted`, unless this node was a
-    member before: one that is revoked later goes on serving others."""
+    """Ids of pools that this node was started to join. If one refuses, `run` forgets it and raises `NotPermitted`, unless this node was a
+    member before: a node that is revoked later continues to serve other pools."""
 
     tell: Callable[[str], object] = lambda line: None
-    """Called with a line for people about the pools in `must`."""
+    """Called with a line for the user about the pools in `must`."""
 
     def __post_init__(self) -> None:
         self._awaited = set(self.must)
-        """Those of `must` that have not listed this node as a member yet."""
+        """The pools in `must` that have not listed this node as a member yet."""
         self._own: dict[str, OwnPool] = {}
         self._joined: dict[str, Membership] = {}
         self._polled: dict[str, float] = {}
@@ -115,12 +115,12 @@ class PoolNode:
         self.registry = ManifestRegistry(self._own_manifest, self._newer, self.network.peer_id)
         self._server = PoolServer(self.registry, self.enrol, self.admit, self._on_disk)
         self.refused = self._server.refused
-        """Refused calls of others, by reason."""
+        """Refused calls from others, by reason."""
         self._follow(self.serves)
         self._look()
 
     def serve(self) -> None:
-        """Answer others from now on."""
+        """Start answering others."""
         serve_links(self.network, ProtocolId.POOL, POOL, self._server.answer, cost=cost_us)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -146,7 +146,7 @@ class PoolNode:
                 await trio.sleep(pause * self.rng.uniform(1 - JITTER, 1 + JITTER))
 
     def doubt(self, name: str) -> None:
-        """Something contradicts the manifest at hand of a pool of that name: ask for a newer one soon."""
+        """Handle a contradiction to the known manifest of a pool of that name: request a newer one soon."""
         for joined in self._joined.values():
             if joined.name == name and joined.pool in self._polled:
                 soon = self._polled[joined.pool] + DOUBT_S
@@ -168,7 +168,7 @@ class PoolNode:
             self._warn(exc)
 
     def _follow(self, pools: Iterable[str]) -> None:
-        """Follow these pools from now on, beginning with their manifests on disk."""
+        """Follow these pools from now on, starting with their manifests on disk."""
         for pool in set(pools) - self.registry.followed:
             self.registry.followed.add(pool)
             if (stored := stored_manifest(self.home, pool)) is not None:
@@ -188,7 +188,7 @@ class PoolNode:
 
     def _newer(self, manifest: PoolManifest, signed: ManifestMessage) -> None:
         self.news(manifest)
-        if self._nursery is not None:  # before `run` it comes from the disk
+        if self._nursery is not None:  # before `run`, the manifest comes from the disk
             self._unwritten[manifest.pool] = signed
             self._nursery.start_soon(self._on_disk, manifest.pool)
 
@@ -260,7 +260,7 @@ class PoolNode:
         self.registry.store(signed)
 
     def _must_poll(self, pool: str, now: float) -> bool:
-        """Whether to ask for a newer manifest; if so, the next time is set."""
+        """Whether to ask for a newer manifest now; if so, schedules the next time."""
         if self._poll_at.get(pool, now) > now:
             return False
         self._polled[pool] = now
@@ -276,8 +276,8 @@ class PoolNode:
             self.registry.store(signed)
 
     async def _respread(self, client: PoolClient, pool: OwnPool) -> None:
-        """Spread a new manifest to the holders, and again now and then; after a revocation to all workers. They learn of a new member
-        from their next poll, or from itself."""
+        """Spread a new manifest to the holders, and repeat it at intervals; after a revocation, also spread it to all workers. Workers
+        learn of a new member from their next poll, or from the member itself."""
         before, now = self._spread.get(pool.id), trio.current_time()
         try:
             manifest = pool.manifest()

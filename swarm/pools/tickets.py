@@ -1,9 +1,9 @@
-"""Join tickets: all that a newcomer needs, in one string to paste.
+"""Join tickets: everything that a newcomer needs, in one string to paste.
 
     sark1 + base58( checksum of 4 bytes + msgpack of a `Ticket` )
 
-A ticket either holds a secret, which admits whoever shows it to a gate of the pool until it ends, or is for one peer (`to`) and holds
-the manifest that already lists it: then nobody else can use it, and no gate is needed.
+A ticket contains a secret, which admits anyone who shows it to a gate of the pool until the ticket ends. Or it is for one peer (`to`) and
+contains the manifest that already lists that peer; then nobody else can use it, and no gate is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_GATES: Final = 8
 MAX_SECRET: Final = 96 * 1024
 MAX_PATH: Final = 1024
 _FILE_LIKE: Final = frozenset("./\\")
-"""Characters that no ticket or token has: the text means a file."""
+"""Characters that no ticket or token contains: a text with one is a file name."""
 _MAX_BODY: Final = 56 * 1024
 _CHECKSUM: Final = 4
 _CONTEXT: Final = b"sark ticket 1\n"
@@ -43,24 +43,24 @@ class Ticket(Message):
     pool: PeerName
     name: Name
     gates: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
-    """Ways into the swarm, with their peer ids; they admit, unless `admits` says who does."""
+    """Ways into the swarm, with their peer ids; they admit, unless `admits` names other nodes."""
     role: Annotated[Role, Field(strict=False)]
     until: Count
-    """Wall seconds at which the ticket, or the membership it grants, ends."""
+    """When the ticket, or the membership it grants, ends, in wall seconds."""
     secret: TicketSecret | None = None
     admits: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
-    """Addresses of the admitting node, direct or through a gate, with its peer id: nobody else is shown the secret. Empty: the gates."""
+    """Addresses of the admitting node, direct or through a gate, with its peer id; no other node is shown the secret. Empty: the gates."""
     to: PeerName | None = None
     manifest: ManifestMessage | None = None
 
 
 def write_ticket(ticket: Ticket) -> str:
-    """The string."""
+    """The ticket as a string."""
     return write_text(MARK + VERSION, _CONTEXT, ticket)
 
 
 def read_ticket(text: str) -> Ticket:
-    """Parse the string; white space in it does not count. Raises `BadTicket` with what to do."""
+    """Parse a ticket's string, ignoring white space. Raises `BadTicket`, which says what to do."""
     text = "".join(text.split())
     if not text.startswith(MARK) or not text[len(MARK) : len(MARK) + 1].isdigit():
         raise BadTicket("this is not a ticket: tickets begin with sark1", hint="ask the pool's owner for one")
@@ -88,7 +88,7 @@ def write_text(mark: str, context: bytes, message: Message) -> str:
 
 
 def read_text(text: str, mark: str, context: bytes, noun: str, limit: int) -> bytes:
-    """The bytes of the message in such a string. `noun`: what people call it. Raises `BadTicket`."""
+    """The bytes of the message in such a string. `noun`: what users call it. Raises `BadTicket`."""
     damaged, copy = f"this {noun} is damaged", _COPY.format(mark)
     if len(text) > limit:
         raise BadTicket(f"{damaged}: it is too long", hint=copy)
@@ -109,8 +109,8 @@ def _checksum(context: bytes, body: bytes) -> bytes:
 def secret_text(text: str, stdin: IO[str]) -> str:
     """A ticket or token from the command line: the string itself, `-` for the first line of standard input, or the path of a file.
 
-    Every user of the machine can read what is typed on a command line. Raises `ResourceError` for a missing or unreadable file, and
-    for empty standard input.
+    A file or standard input keeps it secret: every user of the machine can read what is typed on a command line. Raises `ResourceError` for
+    a missing or unreadable file, and for empty standard input.
     """
     text = text.strip()
     if text == "-":

@@ -1,9 +1,9 @@
-"""Tokens: a right that one peer delegates to another. Biscuits with one fixed content.
+"""Tokens: rights that one peer delegates to another, as Biscuits with one fixed form of content.
 
     issuer ──issue──▶ holder ──delegate──▶ another ──delegate──▶ …            each arrow is one block, at most `MAX_CHAIN` after the first
 
-Whoever trusts the issuer's key proves a token by `prove`, with the peer id that the channel proved: a stolen token is useless. A block is
-written in one way only (`TokenBlock.render`). A token with any other content is refused before any of it runs.
+A verifier that trusts the issuer's key checks a token with `prove`, using the peer id that the channel proved, so a stolen token is
+useless. A block can be written in only one way (`TokenBlock.render`). A token with any other content is refused before any of it runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from swarm.net.identity import Identity, peer_id_bytes
 MAX_CHAIN: Final = 3
 """Delegations after the issuer's own block."""
 LEEWAY_S: Final = 60.0
-"""How far the clocks of two machines may differ: a token is accepted for this long after its end."""
+"""How far the clocks of two machines may differ: a token is accepted for this long after it expires."""
 MAX_TTL_S: Final = 10 * 365 * 86_400.0
 MAX_CAMPAIGNS: Final = 32
 MAX_SLOTS: Final = 100_000
@@ -63,18 +63,18 @@ _CAMPAIGN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a token allows. ValueError for what no token can say."""
+    """What a token allows. Raises ValueError for values that no token can have."""
 
     rights: frozenset[Right]
     priority: int = 100
-    """The highest that counts, 0 to 100."""
+    """The highest effective priority, 0 to 100."""
     slots: int | None = None
-    """Runs and queued tasks at a time at each worker; None: no limit of its own."""
+    """Runs and queued tasks at a time on each worker; None: no limit of its own."""
     team: str = ""
     campaigns: frozenset[str] | None = None
-    """The only ones it covers; None: any."""
+    """The only campaigns that the token covers; None: any."""
     ttl_s: float = 86_400.0
-    """From now."""
+    """Lifetime from now."""
 
     def __post_init__(self) -> None:
         if not self.rights:
@@ -95,7 +95,7 @@ class Grant:
 
 
 def check_team(team: str) -> None:
-    """Raises ValueError for a name that no team can have."""
+    """Raise ValueError for a name that no team can have."""
     if not _TEAM.fullmatch(team):
         raise ValueError(
             f"the team's name {team!r}: letters, digits, space and . _ -, at most 64, beginning with a letter or digit"
@@ -104,36 +104,36 @@ def check_team(team: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TokenProof:
-    """What a token allows, proved for one peer."""
+    """What a token allows, verified for one peer."""
 
     principal: str
-    """The first holder, who may have delegated it."""
+    """The first holder, which may have delegated the token."""
     grant: Grant
-    """The least of all blocks; `ttl_s` from now."""
+    """What all blocks allow; its `ttl_s` counts from now."""
     expires: float
     """Wall seconds."""
     life_s: float
     """Seconds from the issue of the first block to `expires`."""
     ids: tuple[bytes, ...]
-    """The blocks' revocation ids: they tell one token from another."""
+    """The blocks' revocation ids, which distinguish tokens."""
     holders: tuple[str, ...]
-    """The principal, then each peer that it was delegated to."""
+    """The principal, then each peer to which the token was delegated."""
 
 
 # -- issuing ----------------------------------------------------------------------------------------------------------------------------
 
 
 def issue(key: Identity, holder: str, grant: Grant, *, now: float) -> bytes:
-    """A token under `key`, bound to the holder's peer id. `now` in wall seconds. ValueError for a bad id."""
+    """A token under `key`, bound to the holder's peer id. `now`: wall seconds. Raises ValueError for a bad id."""
     peer_id_bytes(holder)
     source = TokenBlock.of(key.peer_id, holder, grant, now).render(first=True)
     return _bounded(bytes(BiscuitBuilder(source).build(_private(key)).to_bytes()))
 
 
 def delegate(token: bytes, issuer: str, key: Identity, to: str, grant: Grant, *, now: float) -> bytes:
-    """A token for `to`, made from the one that `key` holds. It allows at most what both that and `grant` allow.
+    """A token for `to`, made from the one that `key` holds. It allows at most what both that token and `grant` allow.
 
-    Raises `NotPermitted` when `key` is not its holder, nothing would be left, or the chain would be too long.
+    Raises `NotPermitted` if `key` is not the holder, nothing would be left, or the chain would be too long.
     """
     peer_id_bytes(to)
     biscuit, blocks = _read(token, issuer)
@@ -187,7 +187,7 @@ def _proof(biscuit: Biscuit, blocks: Sequence[TokenBlock], issuer: str, peer: st
 
 
 def least(one: Grant, other: Grant) -> Grant:
-    """The permission that both allow; `other` is the later one. Raises `NotPermitted` if they share nothing."""
+    """The grant that both allow; `other` is the later one. Raises `NotPermitted` if they share nothing."""
     rights = one.rights & other.rights
     if not rights:
         raise NotPermitted("this permission allows nothing: its blocks share no right")
@@ -198,7 +198,7 @@ def least(one: Grant, other: Grant) -> Grant:
         campaigns &= other.campaigns
         if not campaigns:
             raise NotPermitted("this permission allows nothing: its blocks share no campaign")
-    if other.team and one.team != other.team:  # only the issuer names a team
+    if other.team and one.team != other.team:  # only the issuer can name a team
         of = f"team {one.team}" if one.team else "no team"
         raise NotPermitted(f"this permission is for {of}, not for {other.team}")
     return Grant(
@@ -217,9 +217,9 @@ def utc(wall_s: float) -> str:
 
 
 def _authorize(biscuit: Biscuit, peer: str, now: float) -> None:
-    """Run the checks that the blocks carry, under limits."""
+    """Run the checks in the blocks, under limits."""
     builder: Any = AuthorizerBuilder(f'peer("{peer}"); time({_date(int(now - LEEWAY_S))}); allow if true;')
-    limits = builder.limits()  # the library's own time limit is 1 ms: too little on a busy machine
+    limits = builder.limits()  # the library's own time limit of 1 ms is too short on a busy machine
     limits.max_time, limits.max_facts, limits.max_iterations = _RUN_TIME, _MAX_FACTS, _MAX_ITERATIONS
     builder.set_limits(limits)
     try:
@@ -229,7 +229,7 @@ def _authorize(biscuit: Biscuit, peer: str, now: float) -> None:
 
 
 def _read(token: bytes, issuer: str) -> tuple[Biscuit, list[TokenBlock]]:
-    """The token under the issuer's key, and its blocks. Nothing of it has run."""
+    """The token under the issuer's key, and its blocks. Runs nothing of it."""
     if len(token) > MAX_TOKEN:
         raise NotPermitted(f"a token of {len(token)} bytes; {MAX_TOKEN} is the most")
     try:
@@ -266,7 +266,7 @@ class TokenBlock:
     giver: str
     holder: str
     terms: Grant
-    """As of `since`."""
+    """The grant as of `since`."""
     since: int
     until: int
 
@@ -276,11 +276,11 @@ class TokenBlock:
         return cls(giver, holder, grant, int(now), int(now + grant.ttl_s))
 
     def grant(self, now: float) -> Grant:
-        """What it gives from now on."""
+        """What the block grants from now on."""
         return replace(self.terms, ttl_s=min(max(0.0, self.until - now), MAX_TTL_S))
 
     def render(self, *, first: bool) -> str:
-        """The one way to write it, as the library writes it too. `Grant` and peer ids hold nothing that needs quoting."""
+        """The only valid text of the block, which is also the library's. `Grant` and peer ids contain nothing that needs quoting."""
         lines = (
             ["sark(1)", f'issuer("{self.giver}")', f'holder("{self.holder}")']
             if first
@@ -299,7 +299,7 @@ class TokenBlock:
 
     @classmethod
     def read(cls, source: str, *, first: bool) -> TokenBlock | None:
-        """Parse a block; None when it is not written in the one way. ValueError for values out of range."""
+        """Parse a block; None unless it is the text that `render` gives. Raises ValueError for values out of range."""
         facts: dict[str, list[str]] = defaultdict(list)
         for name, *values in _FACT.findall(source):
             facts[name] += filter(None, values)
@@ -320,7 +320,7 @@ class TokenBlock:
         )
         ends = int(datetime.fromisoformat(until[1]).timestamp())
         block = cls(giver, holder, terms, int(facts["since"][0]), ends)
-        return block if block.render(first=first) == source else None  # the one way
+        return block if block.render(first=first) == source else None  # only the text that `render` gives
 
 
 def _date(wall_s: int) -> str:
@@ -328,7 +328,7 @@ def _date(wall_s: int) -> str:
 
 
 def _key_name(peer: str) -> str:
-    """A peer's public key as Biscuits write it. ValueError for a bad id."""
+    """A peer's public key as Biscuits write it. Raises ValueError for a bad id."""
     return f"ed25519/{peer_id_bytes(peer)[-_KEY_BYTES:].hex()}"
 
 

@@ -1,4 +1,4 @@
-"""The workers in the newest manifests of this home's pools on disk. Reading alone: nothing is made or changed."""
+"""The workers in the newest manifests of this home's pools on disk. Only reads; nothing is made or changed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class PoolWorkers:
 
     name: str
     id: str
-    """Empty: the home has not needed a pool of its own yet."""
+    """Empty: this home has not needed its home pool yet."""
     own: bool
-    """It is the home's own pool."""
+    """Whether this is the home pool."""
     devices: Mapping[str, str | None]
-    """Peer id of each worker → the device id in its line, if there is one."""
+    """Peer id of each worker → the device id in its line, if any."""
 
     @property
     def peers(self) -> frozenset[str]:
@@ -35,10 +35,10 @@ class PoolWorkers:
 
 
 def trusted_workers(home: Home, now: float) -> tuple[PoolWorkers, ...]:
-    """First the home's own: its worker and the members of its own pool. Then each other pool made here, and each whose newest manifest
-    lists this home's scheduler as a submitter.
+    """This home's trusted workers: first its own worker and the members of its home pool; then the workers of each other pool made here,
+    and of each pool whose newest manifest lists this home's scheduler as a submitter.
 
-    `now`: wall seconds; only memberships that have not ended count. A damaged file is logged, and its pool left out.
+    `now`: wall seconds; only memberships that have not ended count. A damaged file is logged, and its pool is left out.
     """
     worker, scheduler = peer_of(home, "worker"), peer_of(home, "scheduler")
     mine: dict[str, str | None] = {} if worker is None else {worker: None}

@@ -1,1 +1,1 @@
-"""Whether this node can be dialled, and what helps."""
+"""Whether this node can be dialled, and ways to make it so."""

@@ -1,7 +1,7 @@
-"""AutoNAT, `/sark/reach/1`: gates, and nodes that can be dialled, dial a node to find out whether it can be dialled.
+"""AutoNAT, `/sark/reach/1`: gates, and other nodes that can be dialled, dial a node to find out whether it can be dialled.
 
-A caller can make this node dial only the address of its own connection, so it cannot direct dials at others; and that rarely, on few
-ports, for a short time. `ask` is the client.
+A caller can make this node dial only the address of the caller's own connection, so it cannot direct dials at others. Dials are rare,
+short, and to few ports. `ask` is the client.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from swarm.net.network import Network, read_contacts
 
 KNOCK_WITHIN_S: Final = 2.5
 KNOCKS: Final = 16
-"""Ports dialled at a time, for all callers."""
+"""Ports dialled at once, for all callers together."""
 PER_PEER: Final = (4, 15.0)
 """Answers to one peer: a burst of this many, then one every this many seconds."""
 PER_NETWORK: Final = (32, 2.0)
-"""The same for each public network."""
+"""As `PER_PEER`, for each public network."""
 ANSWER_WITHIN_S: Final = 6.0
 MAX_TRIED: Final = 4
-"""Addresses tried of a named gate."""
+"""How many addresses of a named gate are tried."""
 
 log = structlog.get_logger("sark.reach")
 
@@ -44,14 +44,14 @@ Knock = Callable[[PeerId, Address], Awaitable[bool]]
 
 @dataclass(eq=False)
 class AutoNatServer:
-    """Dials nodes that ask for it. Every node has one; it refuses while the node itself cannot be dialled."""
+    """Dials nodes that request it. Every node has one; it refuses while the node itself cannot be dialled."""
 
     seen_at: Callable[[PeerId], Address | None]
     """The remote address of a peer's direct connection."""
     knock: Knock
     _: KW_ONLY
     serving: Callable[[], bool]
-    """Whether this node can be dialled."""
+    """Whether this node can be dialled itself."""
     wall: Callable[[], float]
     """Seconds since 1970."""
     meet: Callable[[Contact], None] = lambda contact: None
@@ -81,7 +81,7 @@ class AutoNatServer:
         return DialBackReply(observed=observed, reached=reached, wall_ms=math.floor(self.wall() * 1000))
 
     def _refusal(self, peer: PeerId, ports: int) -> RefusedMessage | Address:
-        """The refusal, or the address of the peer."""
+        """The refusal, or the address of the peer if it is served."""
         observed = self.seen_at(peer)
         if not self.serving():
             why = "this node does not know whether other nodes can dial it"
@@ -122,22 +122,22 @@ class AutoNatServer:
 
 
 def _allowed(addresses: Sequence[Address], observed: Address) -> tuple[Address, ...]:
-    """The addresses to try of a gate that a caller names: a few, and none on our LAN if the caller is not on it."""
+    """The addresses to try of a gate that a caller names: only a few, and none on our LAN unless the caller is on it."""
     from_afar = not is_private(observed)
     return tuple(each for each in usable(addresses) if not (from_afar and is_private(each)))[:MAX_TRIED]
 
 
 @dataclass(frozen=True, slots=True)
 class DialBackAnswer:
-    """The answer of one gate, and the difference of its clock."""
+    """The answer of one gate, and the offset of its clock."""
 
     gate: PeerId
     observed: Address
     reached: tuple[int, ...]
     rtt_s: float
-    """Including the dialling: an upper bound."""
+    """Round-trip time including the dials, so an upper bound."""
     ahead_s: float
-    """The gate's wall clock minus ours; exact to `rtt_s`."""
+    """The gate's wall clock minus ours; accurate to `rtt_s`."""
 
 
 async def ask(
@@ -149,9 +149,9 @@ async def ask(
     wall: Callable[[], float],
     max_wait_s: float = ANSWER_WITHIN_S,
 ) -> DialBackAnswer:
-    """Have `gate` dial this node at `ports`. `others`: gates to make known to it.
+    """Ask `gate` to dial this node at `ports`. `others`: gates to make known to it.
 
-    Raises `Unreachable` without an answer, `Refused`, and `RemoteProtocolError` for an invalid answer.
+    Raises `Unreachable` if there is no answer, `Refused`, and `RemoteProtocolError` for an invalid answer.
     """
     requested = tuple(dict.fromkeys(ports))[:MAX_PORTS]
     named = tuple(

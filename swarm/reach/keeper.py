@@ -1,10 +1,10 @@
-"""Keeps this node reachable: asks gates whether it can be dialled, and holds reservations at two of them while it cannot.
+"""Keeps this node reachable: asks gates whether it can be dialled, and holds reservations at two gates while it cannot.
 
     network, gates ─▶ ReachKeeper.run, every second  ─┬─ ask gates when due      (`reachability` decides what follows from the answers)
                       or, when all is well, every 3   ├─ renew a reservation at half its life, replace a lost one
                                                       └─ `addresses` and `holder` now; `changed()` wakes when they change
 
-libp2p does neither: after a gate's restart or a silent disconnection this node recovers within seconds.
+libp2p does neither. With the keeper, this node recovers within seconds after a gate's restart or a silent disconnection.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from swarm.reach.reachability import Reach, ReachState
 
 LOOK_S: Final = 1.0
 CALM_S: Final = 3.0
-"""Between two looks while nothing is missing: an idle device is not to wake each second for it."""
+"""Between two looks while nothing is missing, so that an idle device does not wake every second."""
 LOOK_AT_INTERFACES_S: Final = 5.0
 GATES_ASKED: Final = 2
-"""Gates asked at a time."""
+"""Gates asked at once."""
 RESERVATIONS: Final = 2
 """Gates at which this node has a reservation."""
 OTHERS_S: Final = 3.5
-"""How long one gate's answer waits for the others': dialling a filtered port takes them 2.5 s."""
+"""How long one gate's answer waits for the others: a filtered port takes them 2.5 s to dial."""
 MAX_WAIT_S: Final = 5.0
 RETRY_S: Final = (1.0, 10.0)
-"""Pauses after a gate did not answer: the first, and the longest."""
+"""Pauses after a gate did not answer: the first and the longest."""
 REFUSED_S: Final = 60.0
-"""After a refusal without a time."""
+"""Pause after a refusal that names no time."""
 BARRED: Final = 2
-"""Refusals as no member after which that is said: the first may come before a ticket was shown."""
+"""How many refusals for lack of membership before the user is informed: the first may come before a ticket was shown."""
 RENEW_AT: Final = 0.5
-"""A reservation is renewed after this share of its life."""
+"""A reservation is renewed after this share of its lifetime."""
 ALONE_S: Final = 20.0
-"""Without a gate for this long, a node behind a router serves its LAN, which is all that is left."""
+"""After this long without a gate, a node behind a router serves its LAN, which is all it can reach."""
 MOST_PORTS: Final = 4
 
 BEHIND_LINE: Final = "this device cannot be dialled from outside, and needs a gate that relays for it"
@@ -62,7 +62,7 @@ class _GateState:
     pause_s: float = RETRY_S[0]
     trying: bool = False
     barred: int = 0
-    """How often the gate refused this node because it is none of its members."""
+    """How often the gate refused this node for lack of membership."""
 
 
 @dataclass(eq=False)
@@ -76,13 +76,13 @@ class ReachKeeper:
     rng: random.Random
     wall: Callable[[], float]
     gate: bool = False
-    """This node is one: it makes no reservations, and always serves."""
+    """This node is a gate: it makes no reservations, and always serves."""
     fixed: Sequence[Address] = ()
     """Addresses that the user announces."""
     ips: Callable[[], Collection[str]] = own_ips
-    """Of this machine's interfaces."""
+    """The IP addresses of this machine's interfaces."""
     tell: Callable[[str], object] = lambda line: None
-    """Called with a line for people at changes."""
+    """Called with a line for the user at changes."""
 
     def __post_init__(self) -> None:
         self._fixed = tuple(self.fixed)
@@ -98,7 +98,7 @@ class ReachKeeper:
         self._last: tuple[tuple[Address, ...], bool] | None = None
         self._changed = trio.Event()
         self._news = trio.Event()
-        """Set to look at once."""
+        """Set to make `run` look at once."""
         self.state = ReachState()
 
     # -- results --------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class ReachKeeper:
 
     @property
     def holder(self) -> bool:
-        """Whether this node may store adverts and route for others now."""
+        """Whether this node may now store adverts and route for others."""
         if self.gate or self.state.holder:
             return True
         return self._linked_at is not None and trio.current_time() >= self._linked_at + ALONE_S
@@ -125,7 +125,7 @@ class ReachKeeper:
 
     @property
     def words(self) -> str:
-        """How others reach this node, for people; empty if unknown, or on one network."""
+        """How others reach this node, in words; empty if unknown, or if only one network is involved."""
         match self.reach:
             case Reach.BEHIND:
                 gates = [gate_name(each.gate, [each.address]) for each in self.network.reservations()]
@@ -137,11 +137,11 @@ class ReachKeeper:
                 return ""
 
     async def changed(self) -> None:
-        """Wait until `addresses` or `holder` change."""
+        """Wait until `addresses` or `holder` changes."""
         await self._changed.wait()
 
     def mapped(self, address: Address | None) -> None:
-        """A router forwards this address to this node; None: no longer. Gates are asked about its port."""
+        """Record that a router forwards this address to this node; None: no longer. Gates are then asked about its port."""
         mapped = () if address is None else (address,)
         if mapped != self._mapped:
             self._mapped = mapped
@@ -167,7 +167,7 @@ class ReachKeeper:
                 self._news = trio.Event()
 
     def _calm(self) -> bool:
-        """Whether this node has what it needs: a verdict, a gate, and if it is behind a router its reservations."""
+        """Whether this node has everything it needs: a verdict, a gate and, if it is behind a router, its reservations."""
         if self._asking or self.reach is Reach.UNKNOWN or not self._linked:
             return False
         held = len(self.network.reservations()) if self.reach is Reach.BEHIND else RESERVATIONS
@@ -194,7 +194,7 @@ class ReachKeeper:
         self._linked = linked
 
     def _own_ips(self) -> frozenset[str]:
-        """The current ones; if the system does not tell (too many open files, for example), the last ones."""
+        """The current IP addresses; the last known ones if the system cannot tell (for example, with too many open files)."""
         try:
             return frozenset(self.ips())
         except OSError as error:
@@ -202,7 +202,7 @@ class ReachKeeper:
             return self._own[1] if self._own is not None else frozenset()
 
     def _settle(self) -> None:
-        """Wake tasks that wait for a change."""
+        """Wake the tasks that wait for a change."""
         now = (self.addresses, self.holder)
         if now == self._last:
             return
@@ -210,7 +210,7 @@ class ReachKeeper:
         self._changed.set()
         self._changed = trio.Event()
 
-    # -- questions --------------------------------------------------------------------------------------------------------------
+    # -- asking gates -----------------------------------------------------------------------------------------------------------
 
     def ports(self) -> tuple[int, ...]:
         """The ports at which this node might be dialled."""
@@ -220,7 +220,7 @@ class ReachKeeper:
 
     async def _ask_gates(self, nursery: trio.Nursery) -> None:
         asked_at, moves, live = self.state.asked_at, self._moves, self.network.connected()
-        # connected gates first; the others in random order, so that not all nodes ask the same two
+        # connected gates first; the rest in random order, so that not all nodes ask the same two
         gates = list(self.gates())
         self.rng.shuffle(gates)
         gates.sort(key=lambda gate: gate.peer not in live)
@@ -229,7 +229,7 @@ class ReachKeeper:
             async with trio.open_nursery() as asking:
 
                 async def apply_early() -> None:
-                    await trio.sleep(OTHERS_S)  # slower gates may still contradict it, then or later
+                    await trio.sleep(OTHERS_S)  # slower gates may still contradict this answer
                     self._apply(replies, moves, nursery)
 
                 async def ask_one(gate: Contact) -> None:
@@ -249,7 +249,7 @@ class ReachKeeper:
             self.state = reachability.unanswered(self.state, trio.current_time())
 
     def _apply(self, replies: list[DialBackAnswer], moves: int, nursery: trio.Nursery) -> None:
-        """Take the answers that have come, unless the gates saw an address that this machine no longer has."""
+        """Apply the answers received, unless this machine's addresses changed after the gates were asked."""
         before, now = self.state.reach, trio.current_time()
         for reply in replies if moves == self._moves else ():
             verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._own_ips())
@@ -272,12 +272,12 @@ class ReachKeeper:
     # -- reservations ----------------------------------------------------------------------------------------------------------------
 
     def _hold(self, now: float, nursery: trio.Nursery) -> None:
-        """Start the requests that are needed for `RESERVATIONS` reservations."""
+        """Start the requests needed to hold `RESERVATIONS` reservations."""
         if self.gate or self.reach is not Reach.BEHIND:
             return
         held = {reservation.gate for reservation in self.network.reservations()}
         missing = RESERVATIONS
-        # gates with a reservation first, then those that neither refused nor failed lately
+        # gates with a reservation first, then gates that neither refused nor failed lately
         for gate in sorted(
             self.gates(), key=lambda gate: (gate.peer not in held, gate.peer not in self._states)
         ):

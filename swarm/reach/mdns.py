@@ -1,7 +1,7 @@
-"""Neighbours on the LAN, found by multicast DNS (`_sark._tcp.local.`) without any gate: `Lan` for a node, `ways_on_lan` for a command.
+"""Finds neighbours on the LAN by multicast DNS (`_sark._tcp.local.`), without a gate: `Lan` for a node, `ways_on_lan` for a command.
 
-An answer on the LAN is only a few addresses to try, all in our own networks; the channel proves who is there. zeroconf blocks, so it
-runs in threads, and a failure (no multicast here, no network at all) costs a line in the log.
+An answer on the LAN is only a few addresses to try, all in our own networks; the channel then proves the peer's identity. zeroconf blocks,
+so it runs in threads. A failure (no multicast, no network at all) only costs a log line.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from swarm.p2p.dial_rules import own_ip_networks
 SERVICE: Final = "_sark._tcp.local."
 PEER_KEY: Final = "peer"
 LOOK_AT_INTERFACES_S: Final = 10.0
-"""How often this machine's addresses are compared; when they differ, a new session begins."""
+"""How often to check whether this machine's addresses changed; if so, a new session begins."""
 ANSWER_WITHIN_MS: Final = 2_000
 AGAIN_S: Final = 60.0
-"""A name is looked up at most this often, and a failed session is retried after this long."""
+"""A name is looked up at most this often, and a failed session is retried after this time."""
 MAX_NEIGHBOURS: Final = 64
 MAX_ADDRESSES: Final = 8
 CLOSE_WITHIN_S: Final = 1.0
 GLANCE_S: Final = 2.0
 SETTLE_S: Final = 0.4
-"""A glance ends when nobody new has answered for this long."""
+"""A glance ends if nobody new has answered for this long."""
 _FAILURES: Final = (OSError, ZeroconfError, RuntimeError)
 
 log = structlog.get_logger("sark.lan")
 
 
 class Zeroconfs:
-    """One session of mDNS over IPv4 on all interfaces, with addresses of both families. Everything blocks, entering and leaving for up to
-    a second. It announces a peer at these addresses, unless that is None."""
+    """One mDNS session over IPv4 on all interfaces, with addresses of both families. All methods block; entering and leaving take up to a
+    second. It announces `peer` at these addresses, unless `peer` is None."""
 
     def __init__(self, peer: PeerId | None, addresses: Sequence[Address]) -> None:
         self._info = announcement(peer, addresses) if peer is not None else None
         self._names: queue.Queue[str | None] = queue.Queue(maxsize=MAX_NEIGHBOURS)
-        """None: the session was left."""
+        """Names of instances; None: the session was left."""
 
     def __enter__(self) -> Self:
         self._zeroconf = Zeroconf(ip_version=IPVersion.V4Only)
@@ -64,24 +64,24 @@ class Zeroconfs:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(queue.Full):  # then nobody waits for a name
+        with contextlib.suppress(queue.Full):  # the queue is full: nobody waits for a name
             self._names.put_nowait(None)
         self._zeroconf.close()
 
     def _changed(self, zeroconf: Zeroconf, service_type: str, name: str, state_change: object) -> None:
-        """In zeroconf's thread: a service appeared, changed or left."""
+        """Runs in zeroconf's thread: a service appeared, changed or left."""
         if getattr(state_change, "name", "") != "Removed" and not self._names.full():
             self._names.put_nowait(name)
 
     def next(self, within_s: float | None = None) -> str | None:
-        """The next instance name; None when there was none in time, or the session was left. Without `within_s` it waits for either."""
+        """The next instance name; None if none came in time, or the session was left. Without `within_s`, waits until either happens."""
         try:
             return self._names.get(timeout=within_s)
         except queue.Empty:
             return None
 
     def resolve(self, name: str) -> Contact | None:
-        """The contact of that name; None when it does not answer, or the answer makes no sense."""
+        """The contact of that name; None if it does not answer, or the answer is invalid."""
         info = self._zeroconf.get_service_info(SERVICE, name, ANSWER_WITHIN_MS)
         if info is None or not info.port:
             return None
@@ -93,7 +93,7 @@ Session = Callable[[PeerId | None, Sequence[Address]], Zeroconfs]
 
 
 def announcement(peer: PeerId, addresses: Sequence[Address]) -> ServiceInfo | None:
-    """What the LAN sees: one port and the addresses that share it, without loopback. None: there is nothing to announce."""
+    """What the LAN sees: one port and the addresses that share it, without loopback. None if there is nothing to announce."""
     parsed = [address for text in addresses if (address := parse_tcp(text)) is not None]
     near = [a for a in parsed if a.ip is not None and not a.ip.is_loopback]
     if not near:
@@ -112,7 +112,7 @@ def announcement(peer: PeerId, addresses: Sequence[Address]) -> ServiceInfo | No
 def neighbour(
     peer: bytes, ips: Iterable[str], port: int, networks: Iterable[str] | None = None
 ) -> Contact | None:
-    """The contact in an answer of the LAN; None when it makes no sense. `networks`: our own, as CIDR; None: looked up."""
+    """The contact in an answer from the LAN; None if it is invalid. `networks`: our own, as CIDR; None: look them up."""
     try:
         text = peer.decode("ascii")
         peer_id_bytes(text)
@@ -132,25 +132,25 @@ def neighbour(
 
 @dataclass(eq=False)
 class Lan:
-    """Announces a node on the LAN and finds its neighbours, for as long as `run` runs."""
+    """Announces a node on the LAN and finds its neighbours, while `run` runs."""
 
     peer: PeerId
     addresses: Callable[[], Sequence[Address]]
-    """Where this node listens, as of now."""
+    """The addresses where this node listens now."""
     on_neighbour: Callable[[Contact], Awaitable[bool]]
-    """Called with whoever answers; returns whether that peer is there and has proved its key."""
+    """Called for each peer that answers; returns whether the peer is there and has proved its key."""
     _: KW_ONLY
     announce: bool = True
-    """False: only look."""
+    """False: only search."""
     session: Session = Zeroconfs
 
     def __post_init__(self) -> None:
         self._looked_up: dict[str, float] = {}
         self.neighbours: OrderedDict[PeerId, Contact] = OrderedDict()
-        """The latest `MAX_NEIGHBOURS` that were there, the newest last, with the addresses that they name."""
+        """The latest `MAX_NEIGHBOURS` confirmed neighbours, newest last, with the addresses that they named."""
 
     async def run(self) -> None:
-        """For ever. Never raises because of the network."""
+        """Run until cancelled. Never raises because of the network."""
         while True:
             try:
                 await self._one_session(tuple(self.addresses()))
@@ -159,7 +159,7 @@ class Lan:
                 await trio.sleep(AGAIN_S)
 
     async def _one_session(self, addresses: Sequence[Address]) -> None:
-        """Until this machine has other addresses."""
+        """Run one session, until this machine's addresses change."""
         session = self.session(self.peer if self.announce else None, addresses)
         await LAN.run(session.__enter__)
         log.info("lan.up", announced=list(addresses) if self.announce else [])
@@ -205,8 +205,8 @@ class Lan:
 def ways_on_lan(
     within_s: float = GLANCE_S, *, session: Session = Zeroconfs, clock: Callable[[], float] = time.monotonic
 ) -> tuple[str, ...]:
-    """Nodes of the LAN as ways into the swarm (`/ip4/…/tcp/…/p2p/12D3Koo…`), for a command that knows no gate. Blocks for up to
-    `within_s` seconds, plus what zeroconf takes to answer and to end."""
+    """Nodes on the LAN as ways into the swarm (`/ip4/…/tcp/…/p2p/12D3Koo…`), for a command that knows no gate. Blocks for up to `within_s`
+    seconds, plus the time zeroconf takes to answer and to stop."""
     by_key: dict[PeerId, Contact] = {}
     until = clock() + within_s
     try:

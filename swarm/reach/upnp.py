@@ -1,7 +1,7 @@
-"""A port opened on the home's router by UPnP, only when the user asks for it (`--upnp`): made, renewed, and removed at the end.
+"""Opens a port on the home's router by UPnP if the user requests it (`--upnp`), renews the mapping, and removes it at the end.
 
-miniupnpc blocks and cannot be cancelled, so it runs in a thread; it is imported only there. A failure is one line: a node without a
-mapping is reached through a gate, as any other.
+miniupnpc blocks and cannot be cancelled, so it runs in a thread, and is imported only there. A failure costs one line: a node without a
+mapping is reached through a gate, like any other.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ RETRY_S: Final = 600.0
 DISCOVER_MS: Final = 2_000
 REMOVE_WITHIN_S: Final = 2.0
 OTHER_PORTS: Final = 3
-"""If the port already belongs to another device, this many of the next ports are tried."""
+"""If the port already belongs to another device, this many of the following ports are tried."""
 
 log = structlog.get_logger("sark.upnp")
 
 
 class NoMapping(Exception):
-    """There is no router that does it, or it refused; the text says why."""
+    """No router offers UPnP here, or it refused; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,15 @@ class Mapping:
     """A forwarded port."""
 
     external: str
-    """The router's address on the internet, as it says."""
+    """The router's internet address, as the router reports it."""
     port: int
-    """The port there."""
+    """The port on the router."""
     inner: int
-    """The port here."""
+    """The port on this machine."""
 
     @property
     def address(self) -> Address:
-        """As others dial it."""
+        """The address at which others dial this node."""
         return f"/ip4/{self.external}/tcp/{self.port}"
 
     def __str__(self) -> str:
@@ -56,20 +56,20 @@ class Mapping:
 
 
 class UpnpRouter:
-    """The router that answers to UPnP on this LAN. Its methods block, and raise `NoMapping`."""
+    """The router that answers UPnP on this LAN. Its methods block, and raise `NoMapping`."""
 
     def __init__(self, make: Callable[[], Any] | None = None) -> None:
-        """`make`: gives what `miniupnpc.UPnP()` would."""
+        """`make`: returns the equivalent of `miniupnpc.UPnP()`."""
         self._make = make
 
     def _igd(self) -> Any:
         if self._make is None:
-            self._make = importlib.import_module("miniupnpc").UPnP  # a library in C that few ever need
+            self._make = importlib.import_module("miniupnpc").UPnP  # a C library that few users ever need
         igd = self._make()
         igd.discoverdelay = DISCOVER_MS
         try:
             answering = _call(igd.discover)
-        except NoMapping:  # how the library says that nobody did
+        except NoMapping:  # the library's way to say that no router answered
             answering = 0
         if not answering:
             raise NoMapping("no router answers to UPnP here")
@@ -77,7 +77,7 @@ class UpnpRouter:
         return igd
 
     def add(self, port: int) -> Mapping:
-        """Forward this port, or one of the next ones outside."""
+        """Forward this port of the router, or one of the following, to `port` here."""
         igd = self._igd()
         external = str(_call(igd.externalipaddress))
         try:
@@ -86,7 +86,7 @@ class UpnpRouter:
             raise NoMapping(f"the router says its address is {external[:40]!r}") from None
         refused = ""
         for outer in range(port, min(port + OTHER_PORTS, 65_535) + 1):
-            for lease in (LEASE_S, 0):  # some routers know no leases
+            for lease in (LEASE_S, 0):  # some routers do not support leases
                 try:
                     if _call(igd.addportmapping, outer, "TCP", igd.lanaddr, port, "sark-node", "", lease):
                         return Mapping(external, outer, port)
@@ -95,7 +95,7 @@ class UpnpRouter:
         raise NoMapping(refused or "the router does not say why not")
 
     def remove(self, mapping: Mapping) -> None:
-        """End a mapping."""
+        """Remove a mapping."""
         _call(self._igd().deleteportmapping, mapping.port, "TCP")
 
 
@@ -113,8 +113,8 @@ async def keep_port_open(
     *,
     router: UpnpRouter | None = None,
 ) -> None:
-    """Have the router forward `port` to this machine for as long as this runs. `mapped` is called with the address, and with None
-    when it is lost; `tell` with a line for people."""
+    """Have the router forward `port` to this machine while this runs. `mapped` is called with the address, and with None when the mapping
+    is lost; `tell` is called with a line for the user."""
     router = router or UpnpRouter()
     mapping: Mapping | None = None
     line = ""

@@ -1,1 +1,1 @@
-"""Circuits through gates, and hole punching out of them."""
+"""Circuits through gates, and hole punching to replace them."""

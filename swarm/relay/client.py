@@ -1,8 +1,8 @@
-"""A node's side of relaying: reservations at gates, and both ends of circuits.
+"""A node's side of relaying: its reservations at gates, and both ends of circuits.
 
-`HostNetwork.reserve` and every dial of a circuit come here. Whoever makes a reservation renews it. A node's half of a circuit is a data
-connection with a gate, or the stream on which it was asked for where that cannot be; either becomes a raw connection and is then secured as
-a socket is.
+`HostNetwork.reserve` and every dial of a circuit end up here. The code that makes a reservation renews it. A node's half of a circuit is a
+data connection with a gate or, where that is impossible, the stream on which the circuit was requested. Either becomes a raw connection,
+which is then secured like a socket.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ from swarm.relay.data_connections import BOUND, STAYS, Binding, Half, Mask, aban
 from swarm.relay.wire import HOP, OWN_HOP, OWN_STOP, REASONS, read_binding, read_message, write_message
 
 ANSWER_WITHIN_S: Final = 10.0
-"""The gate first calls the target, for up to 8 s."""
+"""Long enough for the gate to call the target first, which takes up to 8 s."""
 LEAST_TTL_S: Final = 60.0
 MOST_TTL_S: Final = 86_400.0
-"""Bounds: the gate sends a time of day, and clocks differ."""
+"""Limits of a reservation's lifetime: the gate sends a time of day, and clocks differ."""
 ASK_WITHIN_S: Final = 5.0
 MAX_PENDING: Final = 16
-"""Circuits from gates being secured at a time."""
+"""Circuits from gates being secured at once."""
 MAX_PENDING_OF_CALLER: Final = 2
-"""Of one caller, as the gate names it."""
+"""Circuits being secured at once from one caller, as named by the gate."""
 MAX_PENDING_OF_GATE: Final = 8
-"""Through one gate, so that one that invents callers does not block other gates."""
+"""Circuits being secured at once through one gate, so that a gate that invents callers does not block others."""
 MAX_ASKED: Final = 8
-"""Requests for circuits that are sent to one gate at a time: a gate resets streams that a peer opens faster than it reads them."""
+"""Circuit requests sent to one gate at once: a gate resets streams that a peer opens faster than the gate reads them."""
 READ: Final = 65_536
 BIND_S: Final = 1.5
-"""Seconds for a data connection, from the first packet, which may be lost once, until the gate has it; on a long way this many trips:"""
+"""Seconds for a data connection, from the first packet, which may be lost once, until the gate has it; or this many round trips:"""
 BIND_TRIPS: Final = 4
 MOST_BIND_S: Final = 3.0
 CANCELLED_S: Final = 0.5
-"""One that took longer when its caller gave up counts as failed."""
+"""A data connection that took longer than this when its caller gave up counts as failed."""
 UNBOUND_S: Final = (15.0, 600.0)
-"""How long circuits through a gate stay on their streams after one that failed: the first time, and at most."""
+"""How long circuits through a gate stay on their streams after a data connection failed: the first time, and at most."""
 MAX_OTHERS: Final = 2
 MAX_OBSERVED: Final = 8
 
@@ -85,7 +85,7 @@ class _Held:
 
 @dataclass(eq=False)
 class RelayClient:
-    """The reservations of this node, and its circuits through gates."""
+    """This node's reservations, and its circuits through gates."""
 
     swarm: NodeSwarm
     open_on: OpenOn
@@ -96,13 +96,13 @@ class RelayClient:
         self.observed: dict[PeerId, Address] = {}
         """The address at which each recent gate sees this node."""
         self._unbound = Pauses(*UNBOUND_S, most=MAX_OBSERVED)
-        """Gates with which no data connection could be had."""
+        """Gates with which no data connection could be made."""
         self._asking: WeakKeyDictionary[SwarmConn, trio.Semaphore] = WeakKeyDictionary()
 
     # -- reservations --------------------------------------------------------------------------------------------------------
 
     async def reserve(self, gate: PeerId, addresses: Sequence[Address]) -> Reservation:
-        """Make, or renew, a reservation at `gate`. Raises Refused, and libp2p's errors when it cannot be reached."""
+        """Make or renew a reservation at `gate`. Raises Refused, and libp2p's errors if the gate cannot be reached."""
         connection = await self._near(gate, addresses)
         stream = await self.open_on(connection, [OWN_HOP, HOP])
         try:
@@ -125,7 +125,7 @@ class RelayClient:
         return reservation
 
     def reservations(self) -> tuple[Reservation, ...]:
-        """Those that have not ended."""
+        """The reservations that have not ended."""
         now = trio.current_time()
         self._held = {
             gate: held
@@ -159,7 +159,7 @@ class RelayClient:
             raise SwarmException(f"the gate …{circuit.gate[-8:]}: {error}") from error
 
     async def _circuit(self, connection: SwarmConn, peer: ID) -> CircuitConn:
-        """This node's half of a new circuit to `peer`, with nothing said on it yet. Raises what a stream with a gate may raise."""
+        """This node's half of a new circuit to `peer`, with nothing sent on it yet. Raises what a stream with a gate may raise."""
         async with self._asking.setdefault(connection, trio.Semaphore(MAX_ASKED)):
             stream = await self.open_on(connection, [OWN_HOP, HOP])
         try:
@@ -176,8 +176,7 @@ class RelayClient:
             raise
 
     async def bind(self, stream: Stream, binding: Binding) -> trio.SocketStream | None:
-        """A data connection with the gate at the other end of `stream`; None if there is none to be had. Failures are
-        remembered for a while."""
+        """A data connection with the gate at the other end of `stream`; None if none can be made. Failures are remembered for a while."""
         where = stream.dialled if isinstance(stream, NodeStream) else None
         began = trio.current_time()
         if where is None or self._unbound.pauses(stream.peer, began):
@@ -204,7 +203,7 @@ class RelayClient:
         return half if bound else None
 
     async def take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
-        """Secure a circuit that a gate passed on; returns the event of its end."""
+        """Secure a circuit that a gate passed on; returns the event set at its end."""
         muxed = await self.swarm.upgrade_inbound_raw_conn(raw, raw.get_transport_addresses()[0])
         if not isinstance(muxed, BoundedYamux) or str(muxed.peer_id) != caller:
             await muxed.close()
@@ -247,7 +246,7 @@ class RelayClient:
 
 
 class CircuitConn(CarriedConnection):
-    """A data connection or a stream with a gate as a raw connection of libp2p, on which Noise and yamux run end to end."""
+    """A data connection or a stream with a gate, as a libp2p raw connection on which Noise and yamux run end to end."""
 
     def __init__(
         self,
@@ -257,7 +256,7 @@ class CircuitConn(CarriedConnection):
         *,
         initiator: bool,
     ) -> None:
-        """`stream`: where the circuit was requested. `binding`: what the gate sent for it; `bound`: the data connection, if any."""
+        """`stream`: where the circuit was requested; `binding`: what the gate sent for it; `bound`: the data connection, if any."""
         self.is_initiator = initiator
         self.gate = stream.peer
         self._stream, self._binding, self._bound = stream, binding, bound
@@ -266,7 +265,7 @@ class CircuitConn(CarriedConnection):
         self._closed = False
 
     async def announce(self) -> None:
-        """Tell the gate where this half is, if it sent a binding. To be called first."""
+        """Tell the gate where this half of the circuit is, if it sent a binding. Must be called first."""
         if self._binding is not None:
             with trio.fail_after(ASK_WITHIN_S):
                 await self._stream.send_all(STAYS if self._bound is None else BOUND)
@@ -289,7 +288,7 @@ class CircuitConn(CarriedConnection):
             raise RawConnError("the circuit closed") from error
 
     def secured(self) -> None:
-        """Noise's handshake is over: what it has sealed needs no mask."""
+        """Stop masking: what Noise encrypts after its handshake needs no mask."""
         self._mask = None
 
     async def close(self) -> None:
@@ -299,13 +298,13 @@ class CircuitConn(CarriedConnection):
             await self._half.aclose()
 
     async def abandon(self) -> None:
-        """End it at once."""
+        """End the circuit at once."""
         self._closed = True
         await abandon(self._half)
         await self._stream.reset()
 
     def get_remote_address(self) -> tuple[str, int] | None:
-        """None: the gate's address is not the peer's."""
+        """None, since the gate's address is not the peer's."""
         return None
 
     def get_transport_addresses(self) -> list[Multiaddr]:
@@ -313,7 +312,7 @@ class CircuitConn(CarriedConnection):
         return [Multiaddr(f"/p2p/{self.gate}/p2p-circuit")]
 
     def get_connection_type(self) -> ConnectionType:
-        """Relayed."""
+        """Always relayed."""
         return ConnectionType.RELAYED
 
 
@@ -322,18 +321,18 @@ class StopServer:
     """Serves the stop protocol: circuits through gates where this node has a reservation."""
 
     holds: Callable[[PeerId], bool]
-    """Whether there is a reservation at this gate."""
+    """Whether this node has a reservation at this gate."""
     take: Callable[[CircuitConn, PeerId], Awaitable[trio.Event]]
-    """Secures the raw connection, on which the caller must prove the id that the gate gave; returns the event of its end."""
+    """Secures the raw connection, on which the caller must prove the id that the gate named; returns the event set at its end."""
     bind: Callable[[Stream, Binding], Awaitable[trio.abc.HalfCloseableStream | None]]
-    """Opens a data connection with the gate of a stream, if there is one to be had."""
+    """Opens a data connection with the gate of a stream, if one can be made."""
 
     def __post_init__(self) -> None:
         self._pending: Counter[PeerId] = Counter()
         self._through: Counter[PeerId] = Counter()
 
     async def serve(self, stream: Stream) -> None:
-        """Serve one circuit, as long as its connection lives."""
+        """Serve one circuit while its connection lives."""
         with trio.fail_after(ASK_WITHIN_S):
             request = await read_message(stream, StopMessage())
             binding = await read_binding(stream) if stream.protocol == OWN_STOP else None
@@ -365,7 +364,7 @@ class StopServer:
         await ended.wait()
 
     async def _begin(self, stream: Stream, binding: Binding | None, caller: PeerId) -> trio.Event:
-        """Accept the circuit and secure it; returns the event of its end."""
+        """Accept the circuit and secure it; returns the event set at its end."""
         bound = None if binding is None else await self.bind(stream, binding)
         raw = CircuitConn(stream, binding, bound, initiator=False)
         try:

@@ -1,13 +1,13 @@
-"""Data connections: a half of a circuit on a TCP connection of its own, whose bytes the gate copies.
+"""Data connections: halves of circuits on TCP connections of their own, whose bytes the gate copies.
 
     node                                           gate
      │ ── 0, the id (16 bytes) ──────────────────▶  │   an id that this gate waits for, once
      │ ◀────────────────────────────────────── 1 ── │
      │ ◀═══════════ bytes of the circuit ═════════▶ │ ◀═══ the other half ═══▶
 
-Both ends get their ids from the gate on streams that nobody else can read, and say there whether they have such a connection or stay on the
-stream. Until the two ends have secured the circuit (Noise), they mask what they say with a key from there: somebody between a node and its
-gate who takes over its half learns nothing of the other end.
+Both ends get their ids from the gate, on streams that nobody else can read. On the same streams they say whether they have a data
+connection or stay on the stream. Until the two ends have secured the circuit (Noise), they mask their bytes with a key from the gate, so
+that an attacker between a node and its gate who takes over its half learns nothing about the other end.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from libp2p.network.exceptions import SwarmException
 from swarm.net.network import Stream
 
 MARK: Final = b"\0"
-"""The first byte. Everybody else begins with a name of multistream, which has at least one character."""
+"""The first byte. Other connections begin with a multistream protocol name, which has at least one character."""
 TAKEN: Final = b"\1"
 BOUND: Final = b"\1"
-"""What an end says on its stream once it has a data connection."""
+"""Sent by an end on its stream once it has a data connection."""
 STAYS: Final = b"\0"
-"""And what it says without one."""
+"""Sent by an end on its stream if it has none."""
 ID_SIZE: Final = 16
 MASK_SIZE: Final = 32
 
 Half = Stream | trio.abc.HalfCloseableStream
-"""One half of a circuit: the stream on which it was asked for, or a data connection."""
+"""One half of a circuit: the stream on which it was requested, or a data connection."""
 
 
 async def abandon(half: Half) -> None:
-    """End it at once."""
+    """End a half of a circuit at once."""
     if isinstance(half, trio.abc.AsyncResource):
         await trio.aclose_forcefully(half)
     else:
@@ -48,7 +48,7 @@ async def abandon(half: Half) -> None:
 
 
 class Binding(NamedTuple):
-    """What a gate tells one end of a circuit: by which id it knows that end's data connection, and the key of the mask."""
+    """What a gate tells one end of a circuit: the id by which it knows that end's data connection, and the key of the mask."""
 
     id: bytes
     mask: bytes
@@ -67,7 +67,7 @@ class Binding(NamedTuple):
 
 
 class Mask:
-    """Hides the first bytes both ways. No proof of anything: a changed byte arrives as another one."""
+    """Hides the first bytes in both directions. It does not authenticate: a changed byte arrives as a different one."""
 
     def __init__(self, key: bytes, *, initiator: bool) -> None:
         """`initiator`: whether this end called."""
@@ -79,14 +79,14 @@ class Mask:
 
 
 async def bind(stream: trio.abc.Stream, binding: Binding) -> None:
-    """Make a fresh connection with a gate one half of a circuit. Raises `trio.BrokenResourceError` if the gate does not take it."""
+    """Turn a fresh connection with a gate into one half of a circuit. Raises `trio.BrokenResourceError` if the gate does not take it."""
     await stream.send_all(MARK + binding.id)
     if await stream.receive_some(1) != TAKEN:
         raise trio.BrokenResourceError("the gate did not take the data connection")
 
 
 class NotTaken(SwarmException):
-    """A data connection that nobody waits for, or for which there is no room."""
+    """A data connection that the gate does not expect, or for which there is no room."""
 
 
 class ExpectedConnection:
@@ -95,9 +95,9 @@ class ExpectedConnection:
     def __init__(self) -> None:
         self.id = secrets.token_bytes(ID_SIZE)
         self.over = trio.Event()
-        """Its circuit has ended, or never began."""
+        """Set when the circuit has ended or will not begin."""
         self.stream: trio.abc.HalfCloseableStream | None = None
-        """Once it has come."""
+        """Set once the connection has arrived."""
 
 
 class DataConnections:
@@ -108,7 +108,7 @@ class DataConnections:
 
     @contextlib.contextmanager
     def expect(self) -> Iterator[ExpectedConnection]:
-        """Wait for one; it ends with the block."""
+        """Wait for a data connection during the block, and end it with the block."""
         expected = ExpectedConnection()
         self._expected[expected.id] = expected
         try:
@@ -117,13 +117,13 @@ class DataConnections:
             self.drop(expected)
 
     def drop(self, expected: ExpectedConnection) -> None:
-        """Wait for it no longer; if it has come, it ends."""
+        """Stop waiting for a data connection; if it has arrived, it ends."""
         self._expected.pop(expected.id, None)
         expected.over.set()
 
     async def recognise(self, stream: trio.SocketStream, admit: Callable[[], bool]) -> trio.Event | None:
-        """The end of the circuit if `stream` is a data connection; None, with nothing read, for any other. `admit`: whether there is room
-        for one, asked of those that are expected. Raises `NotTaken` and `trio.BrokenResourceError`."""
+        """The event for the end of the circuit if `stream` is a data connection; None, with nothing read, for any other connection.
+        `admit`: whether there is room, called for expected connections only. Raises `NotTaken` and `trio.BrokenResourceError`."""
         try:
             first = await stream.socket.recv(1, socket.MSG_PEEK)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""From a circuit to a direct connection: both nodes dial each other at the same moment, so that each one's packets open its NAT.
+"""From a circuit to a direct connection: both nodes dial each other at the same moment, so that the packets of each open its NAT.
 
-The two agree on the moment through the circuit (libp2p's DCUtR). The node that the circuit was dialled to begins:
+The two agree on the moment through the circuit (libp2p's DCUtR). The node that was called through the circuit begins:
 
     called                                     dialler
        │ CONNECT(where I may be) ────────────────▶ │
@@ -8,8 +8,8 @@ The two agree on the moment through the circuit (libp2p's DCUtR). The node that 
        │ SYNC ───────────────────────────────────▶ │     it dials at once
        │ …T/2 later it dials                       │
 
-Both dial from the port they listen on, to which NATs that keep ports give the same number outside. The two dials may merge into
-one connection that nobody accepted; so the circuit's dialler begins Noise on it, and the called node answers.
+Both dial from the port on which they listen; a NAT that preserves ports uses the same number outside. The two dials may merge into one
+connection that nobody accepted. The circuit's dialler then begins Noise on it, and the called node answers.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ from swarm.relay.wire import DCUTR, read_message, write_message
 
 TRIES: Final = 3
 PAUSE_S: Final = 600.0
-"""Seconds for which a peer is left alone after `TRIES` failed tries, and for which tries count against `MAX_TRIED`."""
+"""How long a peer is left alone after `TRIES` failed tries, and how long tries count against `MAX_TRIED`."""
 PLAIN_WITHIN_S: Final = 3.0
-"""Time limit for dialling a peer's known addresses: the peer may just be far away."""
+"""Time limit for dialling a peer's known addresses, since the peer may just be far away."""
 ANSWER_WITHIN_S: Final = 10.0
 ROUND_S: Final = 4.0
-"""Seconds of dialling in one try."""
+"""How long one try dials."""
 AGAIN_S: Final = 0.2
-"""A dial that is refused at once, because the other's packets had not opened its NAT yet, is made again after this."""
+"""Pause before repeating a dial that was refused at once because the peer's packets had not opened its NAT yet."""
 BETWEEN_S: Final = 1.0
 IDLE_LOOK_S: Final = 15.0
-"""How often a node looks whether a circuit that is not needed any more is still used."""
+"""How often a node checks whether a circuit that is no longer needed is still in use."""
 MAX_CANDIDATES: Final = 6
 MAX_TARGETS: Final = 4
-"""Addresses dialled because a peer names them."""
+"""Most addresses dialled because a peer names them."""
 MAX_TRIED: Final = 2 * TRIES
-"""Tries with one peer within `PAUSE_S`."""
+"""Most tries with one peer within `PAUSE_S`."""
 MAX_AT_ONCE: Final = 8
-"""Peers that called us and are dialled at a time: keys cost nothing, and each may have us dial four addresses again and again."""
+"""How many peers that called us are dialled at once: keys cost nothing, and each can make us dial four addresses repeatedly."""
 MAX_REMEMBERED: Final = 4096
 
 log = structlog.get_logger("sark.path")
 
 
 def candidates(observed: Sequence[Address], listening: Sequence[Address]) -> tuple[Address, ...]:
-    """Where this node may be: at the addresses that gates see, with the ports it listens on; and where it listens."""
+    """The addresses this node may have: those that gates see, with the ports it listens on; and those where it listens."""
     ports = {tcp.family: tcp.port for tcp in map(parse_tcp, reversed(listening)) if tcp is not None}
     outside = [
         f"/{tcp.family}/{tcp.host}/tcp/{ports[tcp.family]}"
@@ -74,11 +74,11 @@ def candidates(observed: Sequence[Address], listening: Sequence[Address]) -> tup
 
 
 def targets(named: Sequence[Address], observed: Sequence[Address], *, chosen: bool) -> tuple[Address, ...]:
-    """The addresses to dial of those that a peer names as its own.
+    """Of the addresses that a peer names as its own, those to dial.
 
-    A peer must not have us dial hosts of our own network. Private addresses count only where no gate sees us at a public address, or where
-    a peer that we called shares our public address. A caller's claim to share it does not count: anybody can make it. `observed`: where
-    gates see this node; `chosen`: we called the peer.
+    A peer must not be able to make us dial hosts on our own network. Private addresses count only if no gate sees us at a public address,
+    or if a peer that we called shares our public address. A caller's claim to share it does not count, since anybody can make it.
+    `observed`: where gates see this node; `chosen`: we called the peer.
     """
     own_ips = {tcp.ip for tcp in map(parse_tcp, observed) if tcp is not None and tcp.ip is not None}
     theirs = [(address, tcp.ip) for address in usable(named) if (tcp := parse_tcp(address)) and tcp.ip]
@@ -94,28 +94,28 @@ def targets(named: Sequence[Address], observed: Sequence[Address], *, chosen: bo
 
 @dataclass(eq=False)
 class Puncher:
-    """Replaces circuits by direct connections, as far as the NATs let it."""
+    """Replaces circuits with direct connections, where the NATs allow it."""
 
     swarm: NodeSwarm
     open_on: OpenOn
     _: KW_ONLY
     observed: Callable[[], Sequence[Address]]
-    """Where gates see this node."""
+    """The addresses where gates see this node."""
     listening: Callable[[], Sequence[Address]]
-    """Its own addresses."""
+    """This node's own addresses."""
     addresses: Callable[[ID], Sequence[Address]]
     """Direct addresses of a peer."""
 
     def __post_init__(self) -> None:
         self._in_progress: set[ID] = set()
         self._waiting: defaultdict[ID, set[trio.Event]] = defaultdict(set)
-        """Set when a direct connection with the peer has come about."""
+        """Events set when a direct connection with the peer has been made."""
         self._tries_by_peer: Counter[ID] = Counter()
         self._count_from = 0.0
         self._punching_slots = trio.Semaphore(MAX_AT_ONCE)
 
     def connected(self, conn: SwarmConn) -> None:
-        """A connection has come about: a direct one is what was tried for, a relayed one is to be replaced."""
+        """Handle a new connection: a direct one ends the tries for it, a relayed one is to be replaced."""
         if not is_relayed(conn):
             for connected in self._waiting.get(conn.muxed_conn.peer_id, ()):
                 connected.set()
@@ -123,7 +123,7 @@ class Puncher:
             self.swarm.background_nursery.start_soon(self._replace, conn)
 
     async def _replace(self, circuit: SwarmConn) -> None:
-        """As long as the circuit is there: try for a direct connection, and close the circuit once there is one and nobody uses it."""
+        """While the circuit lives, try for a direct connection, and close the circuit once there is one and nobody uses the circuit."""
         muxed, again_at = circuit.muxed_conn, -math.inf
         if not isinstance(muxed, BoundedYamux):
             return
@@ -144,8 +144,8 @@ class Puncher:
                 await circuit.close()
 
     async def _try_direct(self, peer: ID, circuit: SwarmConn, *, dialled: bool) -> bool:
-        """Try for a direct connection; returns whether there was anything to try yet. `dialled`: we dialled the circuit, so the peer begins
-        to punch.
+        """Try for a direct connection; return whether there was anything to try. `dialled`: we dialled the circuit, so the peer begins to
+        punch.
         """
         self._in_progress.add(peer)
         try:
@@ -193,7 +193,7 @@ class Puncher:
                 theirs = await _receive(stream, HolePunch.CONNECT)
                 half_round_trip_s = (trio.current_time() - asked_at) / 2
             addresses = self._worth_dialling(from_wire(theirs.ObsAddrs), chosen=False)
-            async with self._punching_slots:  # not before: who does not answer keeps nobody waiting
+            async with self._punching_slots:  # not earlier, so that a peer that does not answer blocks nobody
                 with trio.fail_after(ANSWER_WITHIN_S):
                     await write_message(stream, HolePunch(type=HolePunch.SYNC))
                     await trio.sleep(half_round_trip_s)
@@ -210,9 +210,9 @@ class Puncher:
     # -- the dialler's side --------------------------------------------------------------------------------------------
 
     async def _dial_known_addresses(self, peer: ID) -> bool:
-        """Dial its known addresses, as anybody would: it may just be far away, or only its circuit was announced."""
+        """Dial the peer's known addresses, as anybody would: the peer may just be far away, or may have announced only its circuit."""
         if not self.addresses(peer):
-            await trio.sleep(BETWEEN_S)  # by then it may have said where it listens
+            await trio.sleep(BETWEEN_S)  # by then the peer may have said where it listens
         addresses = self._worth_dialling(self.addresses(peer), chosen=True)
         await self._dial_within(
             PLAIN_WITHIN_S, peer, [partial(self._dial_once, peer, each) for each in addresses]
@@ -220,7 +220,7 @@ class Puncher:
         return bool(addresses)
 
     async def serve(self, stream: Stream) -> None:
-        """One try of a node that we called."""
+        """Serve one try by a node that we called."""
         assert isinstance(stream, NodeStream)
         peer = stream.peer_id
         if not (stream.relayed and stream.outbound and self._take_try(peer)):
@@ -234,7 +234,7 @@ class Puncher:
         if self.swarm.direct(peer) is None and await self._dial_within(ROUND_S, peer, dials):
             log.info("path.direct", peer=str(peer))
 
-    # -- both ----------------------------------------------------------------------------------------------------------
+    # -- both sides ----------------------------------------------------------------------------------------------------
 
     def _take_try(self, peer: ID) -> bool:
         """Whether one more try with `peer` is allowed; counts it."""
@@ -252,7 +252,7 @@ class Puncher:
         )
 
     def _worth_dialling(self, named: Sequence[Address], *, chosen: bool) -> tuple[Address, ...]:
-        """The addresses to dial of those that a peer names."""
+        """Of the addresses that a peer names, those to dial."""
         own = self.listening()
         return tuple(
             address for address in targets(named, self.observed(), chosen=chosen) if address not in own
@@ -261,7 +261,7 @@ class Puncher:
     async def _dial_within(
         self, seconds: float, peer: ID, dials: Sequence[Callable[[], Awaitable[object]]]
     ) -> bool:
-        """Dial until there is a direct connection, made by us or by the peer; returns whether there is one."""
+        """Dial until there is a direct connection, made by us or by the peer; return whether there is one."""
         connected = trio.Event()
         self._waiting[peer].add(connected)
         try:
@@ -279,8 +279,8 @@ class Puncher:
         return self.swarm.direct(peer) is not None
 
     async def _dial(self, peer: ID, address: Address, *, as_responder: bool) -> None:
-        """Dial from the port we listen on, again and again. `as_responder`: we were called, so the peer begins Noise where the dials merge.
-        Where nothing hinders our dial, its listener waits for Noise to begin, too: so a called node also dials plainly.
+        """Dial repeatedly from the port we listen on. `as_responder`: we were called, so the peer begins Noise if the dials merge. If
+        nothing blocks our dial, it reaches the peer's listener, which also waits for Noise to begin; so a called node also dials plainly.
         """
         worth_it = True
         while worth_it:
@@ -290,8 +290,8 @@ class Puncher:
     async def _dial_once(
         self, peer: ID, address: Address, source: tuple[str, int] | None = None, *, as_responder: bool = False
     ) -> bool:
-        """Dial once; returns whether to dial again. Not where somebody else accepts the connection: that host has nothing to do with us,
-        and would be dialled again and again because the peer named it."""
+        """Dial once; return whether to dial again. Not if somebody else accepts the connection: that host is not involved, and would be
+        dialled repeatedly because the peer named it."""
         try:
             await self.swarm.punch(peer, address, source, as_responder=as_responder)
         except STREAM_ERRORS as error:
@@ -303,7 +303,7 @@ class Puncher:
         return True
 
     def _source(self, address: Address) -> tuple[str, int] | None:
-        """The port we listen on, of the address's family; None when there is none."""
+        """The port we listen on for the address's family; None if there is none."""
         to = parse_tcp(address)
         for own in map(parse_tcp, self.listening()):
             if own is not None and to is not None and own.family == to.family:
@@ -312,7 +312,7 @@ class Puncher:
 
 
 def _has_place(conn: SwarmConn) -> bool:
-    """Whether `conn` came to our listener, and was given a place there."""
+    """Whether `conn` arrived at our listener, and therefore has a place."""
     return isinstance(conn.muxed_conn, BoundedYamux) and conn.muxed_conn.arrived
 
 

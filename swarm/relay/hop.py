@@ -1,8 +1,8 @@
-"""The gate's side of relaying: accepts reservations, calls targets, and passes bytes on until a limit is reached.
+"""The gate's side of relaying: accepts reservations, calls targets, and passes bytes until a limit is reached.
 
-Caller and target encrypt end to end; the gate sees ciphertext. Of a peer it trusts only what the channel proved: its id and address.
-`swarm.net.reservations` makes all decisions. Where both ends are ours, each says whether its half of a
-circuit is a data connection or stays on the stream on which it was asked for.
+Caller and target encrypt end to end, so the gate sees only ciphertext. It trusts only what the channel proved about a peer: its id and
+address. `swarm.net.reservations` makes all decisions. If both ends are Sark nodes, each says whether its half of a circuit is a data
+connection or stays on the stream on which the circuit was requested.
 """
 
 from __future__ import annotations
@@ -53,28 +53,28 @@ from swarm.relay.wire import OWN_HOP, OWN_STOP, STATUS, STOP, read_message, writ
 ASK_WITHIN_S: Final = 10.0
 """Time limit for a whole request."""
 CALL_WITHIN_S: Final = 8.0
-"""Time limit for the target to accept; callers wait a little longer."""
+"""Time limit for the target to accept; callers wait slightly longer."""
 SEND_STATUS_WITHIN_S: Final = 5.0
 CHOOSE_WITHIN_S: Final = 5.0
-"""For the caller to say where its half of a circuit is."""
+"""Time limit for the caller to say where its half of a circuit is."""
 SEND_WITHIN_S: Final = 30.0
 """A peer that reads nothing for this long loses its circuit."""
 QUIET_S: Final = 90.0
-"""A circuit on which nothing is sent for this long ends too; both ends ping each other every few seconds."""
+"""A circuit on which nothing is sent for this long also ends; normally both ends ping each other every few seconds."""
 LAST_WORDS_S: Final = 10.0
-"""After one side has finished."""
+"""Time that remains after one side has finished."""
 
 log = structlog.get_logger("sark.relay")
 
 
 class _Target(NamedTuple):
-    """What a target answered."""
+    """A target's answer."""
 
     stream: Stream
-    """The stream on which the target was asked."""
+    """The stream on which the gate called the target."""
     half: Half
     masked: bool
-    """It knows the mask."""
+    """The target knows the mask."""
 
 
 @dataclass(eq=False)
@@ -88,16 +88,16 @@ class RelayHop:
     seen_at: Callable[[PeerId], Address | None]
     """The remote address of a peer's direct connection."""
     call: Callable[[PeerId, Sequence[str]], Awaitable[Stream]]
-    """Opens a stop stream on it, with the first of the protocols that the peer supports, or raises `Unreachable`."""
+    """Opens a stop stream on that connection, with the first of the protocols that the peer supports; raises `Unreachable`."""
     belongs: Callable[[PeerId], Awaitable[bool]]
     """Whether a peer supports our protocols."""
     addresses: Callable[[], Sequence[Address]]
-    """Of this gate."""
+    """The addresses of this gate."""
     wall: Callable[[], float]
     """Seconds since 1970."""
 
     async def serve(self, stream: Stream) -> None:
-        """Serve one hop stream, as long as its circuit lives."""
+        """Serve one hop stream while its circuit lives."""
         try:
             with trio.fail_after(ASK_WITHIN_S):
                 request = await read_message(stream, HopMessage())
@@ -114,12 +114,12 @@ class RelayHop:
             else:
                 await self._connect(stream, request)
         except ReservationDeclined as declined:
-            # by its number: a stranger's may have no name
+            # as a number: a stranger's request type may have no name
             log.debug("relay.declined", peer=stream.peer, why=declined.reason.value, request=request.type)
             await self._send(stream, HopMessage(type=HopMessage.STATUS, status=STATUS[declined.reason]))
 
     async def _reserve(self, stream: Stream) -> None:
-        """A reservation for the peer id that the channel proved, whatever the message says."""
+        """Reserve for the peer id that the channel proved, whatever the message says."""
         observed = self.seen_at(stream.peer)
         reservation = self.relay.reserve(stream.peer, _ip(observed), trio.current_time())
         ttl_s = reservation.until - trio.current_time()
@@ -140,13 +140,13 @@ class RelayHop:
             raise self.relay.decline(DeclineReason.MALFORMED) from None
         observed = self.seen_at(stream.peer)
         if self.seen_at(target) is None:
-            self.relay.release(target)  # its connection is gone
+            self.relay.release(target)  # the target's connection is gone
         circuit = self.relay.begin(stream.peer, _ip(observed), target, trio.current_time())
         try:
             with self.halves.expect() as calling, self.halves.expect() as called:
                 await self._establish(stream, circuit, observed, calling, called)
         finally:
-            self.relay.end(circuit, None)  # unless it was established
+            self.relay.end(circuit, None)  # has no effect if the circuit was established
 
     async def _establish(
         self,
@@ -156,7 +156,7 @@ class RelayHop:
         calling: ExpectedConnection,
         called: ExpectedConnection,
     ) -> None:
-        """Have both ends accept the circuit, and carry it until it ends."""
+        """Make both ends accept the circuit, and carry it until it ends."""
         mask = secrets.token_bytes(MASK_SIZE) if hop.protocol == OWN_HOP else None
         target = await self._call_target(circuit, observed, called, mask)
         try:
@@ -178,7 +178,7 @@ class RelayHop:
     async def _call_target(
         self, circuit: OpenCircuit, observed: Address | None, called: ExpectedConnection, mask: bytes | None
     ) -> _Target:
-        """Have the target accept the circuit."""
+        """Make the target accept the circuit."""
         try:
             with trio.fail_after(CALL_WITHIN_S):
                 stream = await self.call(circuit.target, [STOP] if mask is None else [OWN_STOP, STOP])
@@ -204,7 +204,7 @@ class RelayHop:
         raise self.relay.decline(DeclineReason.TARGET_SILENT)
 
     async def _chosen(self, stream: Stream, expected: ExpectedConnection) -> Half:
-        """The half that an end of a circuit says it has: its data connection, or the stream."""
+        """The half that an end of a circuit announces: its data connection, or the stream."""
         choice = await stream.receive_some(1)
         if choice == STAYS:
             self.halves.drop(expected)
@@ -217,7 +217,7 @@ class RelayHop:
     async def _carry(
         self, calling: Half, called: Half, circuit: OpenCircuit, streams: Sequence[Stream]
     ) -> None:
-        """Pass bytes on until the circuit ends, and close both halves. `streams`: those on which it was asked for."""
+        """Pass bytes until the circuit ends, then close both halves. `streams`: those on which the circuit was requested."""
         why = CircuitEnd.STOPPED  # unless something else ends it before this node stops
         try:
             why = await self._pass_on(calling, called, circuit, streams)
@@ -237,7 +237,7 @@ class RelayHop:
     async def _pass_on(
         self, calling: Half, called: Half, circuit: OpenCircuit, streams: Sequence[Stream]
     ) -> CircuitEnd:
-        """Pass bytes both ways until one side ends it, or a limit is reached."""
+        """Pass bytes in both directions until one side ends the circuit, or a limit is reached."""
         why = CircuitEnd.CLOSED
         for stream in (calling, called):
             if isinstance(stream, NodeStream):
@@ -292,7 +292,7 @@ class RelayHop:
 
 
 async def _end(half: Half, why: CircuitEnd) -> None:
-    """Close gracefully after a normal end, and at once otherwise."""
+    """Close a half gracefully after a normal end, and at once otherwise."""
     if why is CircuitEnd.CLOSED:
         await half.aclose()
     else:
@@ -300,7 +300,7 @@ async def _end(half: Half, why: CircuitEnd) -> None:
 
 
 def _peer(peer: PeerId, observed: Address | None) -> PeerMessage:
-    """A peer with the address at which this gate sees it, for hole punching."""
+    """A peer and the address at which this gate sees it, for hole punching."""
     addresses = [] if observed is None else [Multiaddr(observed).to_bytes()]
     return PeerMessage(id=peer_id_bytes(peer), addrs=addresses)
 

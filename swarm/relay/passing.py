@@ -1,6 +1,6 @@
-"""How a gate passes the bytes of one half of a circuit to the other.
+"""How a gate passes bytes from one half of a circuit to the other.
 
-Between two sockets Linux moves them by itself (`splicing`). Everywhere else they are read and written.
+Between two sockets, Linux can move them by itself (`splicing`). Everywhere else they are read and written.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if sys.platform == "linux":
     from swarm.relay.splicing import Spliced, shared_pipe
 
 CHUNK: Final = 4 * 65_507
-"""Whole frames in, whole frames out; with a rate limit, no circuit waits long for another's chunk."""
+"""Whole frames in, whole frames out; under a rate limit, no circuit waits long for another's chunk."""
 
 
 class Passage(Protocol):
-    """One way of a circuit. Raises `trio.BrokenResourceError` and `trio.ClosedResourceError`, and `trio.TooSlowError` after `within_s`."""
+    """One direction of a circuit. Raises `trio.BrokenResourceError`, `trio.ClosedResourceError`, or `trio.TooSlowError` (`within_s`)."""
 
     async def take(self, within_s: float) -> int:
-        """Wait for bytes of the source, take at most `CHUNK`, and return how many; 0 at its end."""
+        """Wait for bytes from the source, take at most `CHUNK`, and return how many; 0 at its end."""
         ...
 
     async def give(self, within_s: float) -> None:
-        """Send what was taken."""
+        """Send the bytes taken."""
         ...
 
 
 def passage(source: Half, sink: Half, *, at_once: bool) -> Passage:
-    """The fastest that there is. `at_once`: nothing is awaited between `take` and `give`."""
+    """The fastest passage available. `at_once`: nothing is awaited between `take` and `give`."""
     if sys.platform == "linux" and at_once:
         pipe = shared_pipe()
         if pipe and isinstance(source, trio.SocketStream) and isinstance(sink, trio.SocketStream):
@@ -41,7 +41,7 @@ def passage(source: Half, sink: Half, *, at_once: bool) -> Passage:
 
 
 class Copied:
-    """Bytes that are read and written."""
+    """Reads and writes the bytes."""
 
     def __init__(self, source: Half, sink: Half) -> None:
         self._source, self._sink = source, sink

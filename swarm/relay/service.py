@@ -1,4 +1,4 @@
-"""A node's and a gate's part in relaying, put together: reservations, circuits, hole punching and the path to a peer."""
+"""Combines the parts of relaying, for a node and for a gate: reservations, circuits, hole punching and the path to a peer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from swarm.relay.wire import DCUTR, HOP, OWN_HOP, OWN_STOP, STOP
 OWN_PROTOCOLS: Final = "/sark/"
 LOOKS: Final = 40
 LOOK_EVERY_S: Final = 0.05
-"""So often, and at such distances, a gate looks whether a fresh peer has said which protocols it speaks."""
+"""How often, and at what interval, a gate checks whether a fresh peer has said which protocols it speaks."""
 MAX_REMEMBERED: Final = 4096
 
 
@@ -52,7 +52,7 @@ class Relays(INotifee):
     def __post_init__(self) -> None:
         self.client = RelayClient(self.swarm, self._open_on, self.wall)
         self.on_disconnect: Callable[[], object] = lambda: None
-        """Called when a connection ended."""
+        """Called when a connection has ended."""
         self._accepts_circuits = False
         self._relay: RelayReservations | None = None
         self._circuits: OrderedDict[ID, tuple[Circuit, ...]] = OrderedDict()
@@ -71,7 +71,7 @@ class Relays(INotifee):
     # -- as a node -----------------------------------------------------------------------------------------------------
 
     def circuits(self, peer: ID, addresses: Sequence[Address]) -> tuple[Address, ...]:
-        """The circuits among the addresses, or the last ones given if there are none."""
+        """The circuits among `addresses`; if there are none, those given last."""
         given = circuits(addresses)
         if given:
             self._circuits.pop(peer, None)
@@ -81,7 +81,7 @@ class Relays(INotifee):
         return tuple(map(str, given or self._circuits.get(peer, ())))
 
     async def reserve(self, gate: PeerId, addresses: Sequence[Address]) -> Reservation:
-        """As `Network.reserve`; libp2p's errors when the gate cannot be reached."""
+        """Like `Network.reserve`, but raises libp2p's errors if the gate cannot be reached."""
         if not self._accepts_circuits:
             self._accepts_circuits = True
             server = StopServer(self.client.holds, self.client.take, self.client.bind)
@@ -93,7 +93,7 @@ class Relays(INotifee):
             raise Unreachable(f"the gate {gate} closed the stream: {error}") from error
 
     def path(self, peer: ID) -> Path | None:
-        """As `Network.path`."""
+        """See `Network.path`."""
         conn = self.swarm.live(peer)
         if conn is None:
             return None
@@ -103,7 +103,7 @@ class Relays(INotifee):
     # -- as a gate -----------------------------------------------------------------------------------------------------
 
     def serve(self, relay: RelayReservations, seen_at: Callable[[PeerId], Address | None]) -> None:
-        """As `Network.serve_relay`. `seen_at`: the remote address of a peer's direct connection."""
+        """See `Network.serve_relay`. `seen_at`: the remote address of a peer's direct connection."""
         if self._relay is not None:
             raise LocalProtocolError("this node is already a relay")
         self._relay = relay
@@ -133,7 +133,7 @@ class Relays(INotifee):
             raise Unreachable(f"{peer} accepts no circuits: {error}") from error
 
     async def _belongs(self, peer: PeerId) -> bool:
-        """Whether it supports one of our protocols: it has used one, or says so. A peer of another implementation is asked now."""
+        """Whether a peer supports a Sark protocol: it has used one, or says so. If neither is known yet, the peer is asked."""
         target, store = ID(peer_id_bytes(peer)), self.host.get_peerstore()
         for look in range(LOOKS):
             protocols = store.get_protocols(target) if store.has_peer(target) else []
@@ -151,25 +151,25 @@ class Relays(INotifee):
     # -- notifications from libp2p ---------------------------------------------------------------------------------------------
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
-        """A peer's reservation ends with its last direct connection."""
+        """End the peer's reservation with its last direct connection."""
         peer = conn.muxed_conn.peer_id
         if self._relay is not None and self.swarm.direct(peer) is None:
             self._relay.release(str(peer))
         self.on_disconnect()
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
-        """Try to replace a circuit by a direct connection."""
+        """Try to replace a circuit with a direct connection."""
         if isinstance(conn, SwarmConn):
             self._puncher.connected(conn)
 
     async def _ignore(self, *args: object, **kwargs: object) -> None:
-        """Notifications that mean nothing here."""
+        """Ignore a notification."""
 
     opened_stream = closed_stream = listen = listen_close = _ignore
 
 
 def gate_of(conn: SwarmConn) -> PeerId | None:
-    """The gate that a connection goes through; None for a direct one."""
+    """The gate that a connection goes through; None if it is direct."""
     if not is_relayed(conn):
         return None
     for address in map(str, conn.get_transport_addresses()):

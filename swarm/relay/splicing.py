@@ -1,4 +1,4 @@
-"""Bytes that Linux moves from one socket to another by itself: they never enter this process."""
+"""Passages in which Linux itself moves bytes from one socket to another: the bytes never enter this process."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ import trio
 assert sys.platform == "linux"
 
 PIPE: Final = 256 * 1024
-"""Bytes that are moved at a time."""
+"""Bytes moved at once."""
 TURN: Final = 1 << 20
-"""Bytes of one circuit after which others have their turn."""
+"""After this many bytes of one circuit, other tasks have their turn."""
 LEAST: Final = TURN // 32
-"""What each move counts at least, however little it moved."""
+"""What each move counts at least."""
 
 
 class Pipe:
-    """Between two sockets. One does for all circuits, since each fills it and drains it before another has its turn."""
+    """A pipe between two sockets. One pipe serves all circuits, since each circuit fills and drains it before another has its turn."""
 
     def __init__(self) -> None:
         self._out, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._holds = 0
 
     def widen(self) -> None:
-        """Make room for a chunk. Raises `OSError` where this user has too many large pipes."""
+        """Make room for a chunk. Raises `OSError` if this user has too many large pipes."""
         fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, PIPE)
 
     def fill(self, source: int) -> int:
-        """Bytes that a socket had; 0 at its end. Raises `BlockingIOError` while it has none, or none but urgent ones."""
-        if self._holds:  # of a circuit that may not carry them
+        """Move bytes from a socket; return how many, 0 at its end. Raises `BlockingIOError` while it has none, or only urgent ones."""
+        if self._holds:  # left by a circuit that may not carry them
             self._read(self._holds)
         self._holds = self._move(source, self._in, PIPE)
         return self._holds
 
     def drain(self, sink: int) -> bytes:
-        """Give a socket what the pipe holds; returns what it did not take."""
+        """Move the pipe's bytes to a socket; return those that the socket did not take."""
         while self._holds:
             try:
                 self._holds -= self._move(self._out, sink, self._holds)
@@ -65,7 +65,7 @@ class Pipe:
 
 @cache
 def shared_pipe() -> Pipe | None:
-    """None where the system has no `splice` between sockets and pipes (gVisor), no such large pipes, or no more files."""
+    """The pipe; None if the system lacks `splice` between sockets and pipes (gVisor), large pipes, or free file descriptors."""
     pipe: Pipe | None = None
     try:
         one, other = socket.socketpair()
@@ -88,9 +88,9 @@ class Spliced:
     def __init__(self, source: trio.SocketStream, sink: trio.SocketStream, pipe: Pipe) -> None:
         self._source, self._sink, self._pipe = source, sink, pipe
         self._read: bytes | bytearray = b""
-        """What could only be read."""
+        """Bytes that could only be read, not spliced."""
         self._in_a_row = 0
-        """Bytes since others had their turn."""
+        """Bytes moved since other tasks had their turn."""
 
     async def take(self, within_s: float) -> int:
         if self._in_a_row >= TURN:
@@ -102,14 +102,14 @@ class Spliced:
             with trio.fail_after(within_s):
                 await trio.lowlevel.wait_readable(self._source.socket)
                 size = self._fill()
-                if size is None:  # `splice` does not get past urgent bytes
+                if size is None:  # `splice` cannot move urgent bytes
                     self._read = await self._source.receive_some(PIPE)
                     size = len(self._read)
         self._in_a_row += max(size, LEAST)
         return size
 
     def _fill(self) -> int | None:
-        """None while there is nothing that can be moved."""
+        """Fill the pipe; None while there is nothing that can be moved."""
         with _translated():
             try:
                 return self._pipe.fill(self._source.socket.fileno())
@@ -128,7 +128,7 @@ class Spliced:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """As `trio.SocketStream` does it."""
+    """Translate errors as `trio.SocketStream` does."""
     try:
         yield
     except OSError as error:

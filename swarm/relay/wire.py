@@ -1,7 +1,7 @@
 """Circuit relay v2 and DCUtR on the wire: libp2p's own messages and protocol names, so that other libp2p nodes can take part.
 
-A message is a protobuf behind its length as a varint. What follows the last one on a hop or stop stream is the circuit itself,
-so nothing may be read beyond a message.
+A message is a protobuf preceded by its length as a varint. After the last message, a hop or stop stream carries the circuit itself, so
+nothing may be read beyond a message.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from swarm.net.reservations import DeclineReason
 from swarm.relay.data_connections import Binding
 
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
-"""To a gate: a reservation, or a circuit to a peer that has one."""
+"""To a gate: requests a reservation, or a circuit to a peer that has one."""
 OWN_HOP: Final = "/sark/hop/3"
-"""The same under our own name: a peer that uses it is one of ours, whose protocols need no check. Behind an accepted CONNECT comes a
+"""As `HOP`, under Sark's own name: a peer that uses it is a Sark node, whose protocols need no check. After an accepted CONNECT comes a
 binding, and the caller says whether it has bound a data connection."""
 STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"
-"""From a gate: a peer opens a circuit to you."""
+"""From a gate: a peer opens a circuit to this node."""
 OWN_STOP: Final = "/sark/stop/2"
-"""The same under our own name: a binding follows, and the answer says whether a data connection is bound."""
+"""As `STOP`, under Sark's own name: a binding follows, and the answer says whether a data connection is bound."""
 DCUTR: Final = "/libp2p/dcutr"
 MAX_MESSAGE: Final = 4096
-"""Bytes; ours are under 1 KiB."""
+"""In bytes; Sark's own messages are under 1 KiB."""
 
 STATUS: Final[Mapping[DeclineReason, Status.ValueType]] = {
     DeclineReason.DRAINING: RESERVATION_REFUSED,
@@ -64,7 +64,7 @@ REASONS: Final[Mapping[int, tuple[Reason, str]]] = {
     MALFORMED_MESSAGE: (Reason.BAD_REQUEST, "it did not understand the message"),
     UNEXPECTED_MESSAGE: (Reason.BAD_REQUEST, "it did not expect the message"),
 }
-"""What a received status means."""
+"""The meaning of a received status."""
 
 M = TypeVar("M", bound=Message)
 
@@ -75,12 +75,12 @@ async def write_message(stream: Stream, message: Message) -> None:
 
 
 async def write_binding(stream: Stream, binding: Binding | None) -> None:
-    """Send one; None: the called node knows of none."""
+    """Send a binding; None: the called node does not support bindings."""
     await stream.send_all(encode_varint_prefixed(b"" if binding is None else binding.to_bytes()))
 
 
 async def read_message(stream: Stream, empty: M) -> M:
-    """Parse the next message into `empty`. RemoteProtocolError when it is too large, truncated or invalid."""
+    """Parse the next message into `empty`. Raises RemoteProtocolError if it is too large, truncated or invalid."""
     try:
         empty.ParseFromString(await read_varint_prefixed_bytes_limited(_Reader(stream), MAX_MESSAGE))
     except (BaseLibp2pError, DecodeError) as error:
@@ -89,7 +89,7 @@ async def read_message(stream: Stream, empty: M) -> M:
 
 
 async def read_binding(stream: Stream) -> Binding | None:
-    """The next one. RemoteProtocolError for anything else."""
+    """Read a binding. Raises RemoteProtocolError for anything else."""
     try:
         return Binding.parse(await read_varint_prefixed_bytes_limited(_Reader(stream), MAX_MESSAGE))
     except (BaseLibp2pError, ValueError) as error:
@@ -97,7 +97,7 @@ async def read_binding(stream: Stream) -> Binding | None:
 
 
 class _Reader(Reader):
-    """A stream as libp2p's helpers read it."""
+    """A stream in the form that libp2p's helpers read."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
