@@ -37,7 +37,7 @@ Key = Annotated[
     Header(
         alias="Idempotency-Key",
         pattern=r"^[!-~]{1,200}$",
-        description="Any unique string, such as a UUID: a repeated request with the same key is carried out once. Stored for a day.",
+        description="Unique string, such as a UUID. Repeated requests with the same key are carried out once. The key is stored for a day.",
     ),
 ]
 

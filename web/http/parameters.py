@@ -18,7 +18,7 @@ MAX_NUMBER: Final = 2**53
 AFTER: Final = "`next` of the previous page."
 
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of items on the page.")]
-After = Annotated[int, Query(ge=0, le=MAX_NUMBER, description=f"Start after this number: {AFTER}")]
+After = Annotated[int, Query(ge=0, le=MAX_NUMBER, description=f"Number after which to start: {AFTER}")]
 AfterName = Annotated[str, Query(max_length=100, description=AFTER)]
 CampaignId = Annotated[
     str,

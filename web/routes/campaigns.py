@@ -166,7 +166,7 @@ async def create_campaign(
         str,
         Query(
             max_length=20,
-            description="How long to wait for a matching device before a task fails, such as 90s or 10m.",
+            description="Maximum wait for a matching device before a task fails, such as 90s or 10m.",
         ),
     ] = "60s",
     key: Key = None,
@@ -190,8 +190,10 @@ def list_campaigns(
     store: SharedStore,
     limit: Limit = PAGE,
     after: Annotated[str | None, Query(max_length=64, description=AFTER)] = None,
-    status: Annotated[CampaignStatus | None, Query(description="Only campaigns with this status.")] = None,
-    name: Annotated[str, Query(max_length=100, description="Only names that contain this.")] = "",
+    status: Annotated[CampaignStatus | None, Query(description="Status of the campaigns to list.")] = None,
+    name: Annotated[
+        str, Query(max_length=100, description="Text that the names of the listed campaigns contain.")
+    ] = "",
 ) -> CampaignPage:
     """List this home's campaigns, newest first."""
     summaries = store.campaigns.page(limit=limit + 1, after=after, status=status, name=name)
@@ -228,7 +230,7 @@ def clone_campaign(
         Query(
             alias="set",
             max_length=64,
-            description="Change a key: KEY=VALUE, such as measure.batch=[1,8]. Repeatable.",
+            description="Changed key of the campaign: KEY=VALUE, such as measure.batch=[1,8]. Repeatable.",
         ),
     ] = None,
 ) -> Response:
@@ -249,7 +251,7 @@ def list_tasks(
     campaign: CampaignId,
     limit: Limit = PAGE,
     after: After = 0,
-    state: Annotated[TaskState | None, Query(description="Only tasks in this state.")] = None,
+    state: Annotated[TaskState | None, Query(description="State of the tasks to list.")] = None,
 ) -> TaskPage:
     """List a campaign's tasks with their current state, in the campaign's order."""
     require_campaign(store, campaign)
@@ -322,7 +324,7 @@ async def validate_campaign(
     models: Annotated[
         bool,
         Query(
-            description="Also check its models, which fetches those by URL, and the devices that it names."
+            description="Whether to also check the models, downloading those with a URL, and the named devices."
         ),
     ] = True,
 ) -> ValidationReport:

@@ -68,7 +68,7 @@ class Sides:
 async def _sides(
     context: Context,
     a: Annotated[
-        str, Query(max_length=100, description="A campaign, a task (c-ab23cd45/3), or a device: the base.")
+        str, Query(max_length=100, description="The base: a campaign, a task (c-ab23cd45/3), or a device.")
     ],
     b: Annotated[Names, Query(description="What to compare with the base. Repeatable.")],
     by: By = By.RESULTS,
@@ -76,14 +76,14 @@ async def _sides(
         list[str] | None,
         Query(
             max_length=MAX_NAMES,
-            description="With by=device: the results to use. Default: the latest campaign's.",
+            description="With by=device, the results to use. Default: those of the latest campaign.",
         ),
     ] = None,
     reference: Annotated[
         str,
         Query(
             max_length=200,
-            description="Divide each time by this model's time on the same side, to compare across devices.",
+            description="Model by whose time on the same side each time is divided, to compare across devices.",
         ),
     ] = "",
 ) -> Sides:
@@ -102,7 +102,7 @@ async def _sides(
 
 async def _rows(
     context: Context,
-    of: Annotated[Names, Query(description="Campaigns or tasks, the results of which are combined.")],
+    of: Annotated[Names, Query(description="Campaigns or tasks whose results are combined.")],
 ) -> list[Row]:
     sources = await context.store(lambda store: [_source(store, name) for name in of])
     return [entry.row for entry in merged(sources)]
@@ -152,14 +152,16 @@ async def matrix(
     context: Context,
     rows: Combined,
     base: Annotated[
-        str, Query(max_length=200, description="A device, unit, model or variant as the base of ratios.")
+        str, Query(max_length=200, description="Base of the ratios: a device, unit, model or variant.")
     ] = "",
-    model: Annotated[list[str] | None, Query(max_length=100, description="Only these models.")] = None,
+    model: Annotated[
+        list[str] | None, Query(max_length=100, description="Models to include. Default: all.")
+    ] = None,
     price: Annotated[
         list[str] | None,
         Query(
             max_length=100,
-            description="NAME:NUMBER, the price of an hour of a device or chip.",
+            description="Price of an hour of a device or chip, as NAME:NUMBER. Repeatable.",
             examples=["mini:0.12"],
         ),
     ] = None,
@@ -179,7 +181,10 @@ async def matrix(
 async def get_matrix_chart(
     context: Context,
     rows: Combined,
-    axis: Annotated[Axis | None, Query(description="Default: energy if measured, else memory.")] = None,
+    axis: Annotated[
+        Axis | None,
+        Query(description="Property to plot against time. Default: energy if measured, else memory."),
+    ] = None,
     theme: Theme = "light",
 ) -> Response:
     """Get time against another property as an SVG chart, with the Pareto front."""

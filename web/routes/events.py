@@ -49,12 +49,15 @@ async def list_events(
         Query(
             ge=0,
             le=MAX_NUMBER,
-            description="Start after this event. A stream without it sends new events only.",
+            description="Number of the event after which to start. Without it, a stream sends only new events.",
         ),
     ] = None,
     accept: Annotated[str | None, Header(max_length=500, examples=[MEDIA_TYPE])] = None,
     last_event_id: Annotated[
-        str | None, Header(max_length=20, description="Resumes a stream, instead of `after`.")
+        str | None,
+        Header(
+            max_length=20, description="Id of the last event received, to resume a stream. Replaces `after`."
+        ),
     ] = None,
 ) -> EventPage | Response:
     """Get a page of events, or follow them live.

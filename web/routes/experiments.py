@@ -206,7 +206,10 @@ async def run_experiment(
     context: Context,
     experiment: ExperimentName,
     response: Response,
-    version: Annotated[int | None, Query(ge=1, le=MAX_NUMBER, description="Default: the latest.")] = None,
+    version: Annotated[
+        int | None,
+        Query(ge=1, le=MAX_NUMBER, description="Number of the version to run. Default: the latest."),
+    ] = None,
     key: Key = None,
 ) -> dict[str, Any]:
     """Run the latest version now with its models' current content, or a given version exactly as it was."""

@@ -59,7 +59,12 @@ async def get_chart(
     kind: ChartKind = ChartKind.BARS,
     form: Annotated[str, Query(alias="format", pattern="^(svg|png)$")] = "svg",
     size: Annotated[str, Query(pattern=f"^({'|'.join(SIZES)})$")] = "16:9",
-    axis: Annotated[Axis | None, Query(description="With kind=pareto.")] = None,
+    axis: Annotated[
+        Axis | None,
+        Query(
+            description="With kind=pareto, the property to plot against time. Default: energy if measured, else memory."
+        ),
+    ] = None,
     dark: bool = False,
 ) -> Response:
     """Get a chart for a slide."""
