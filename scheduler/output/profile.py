@@ -36,7 +36,7 @@ class TimeSpan(JsonModel):
     what: str
     seconds: float
     inside: bool = False
-    """It is a part of the last span before it that is not inside another."""
+    """Whether this span is part of the last span before it that is not inside another."""
 
 
 class TaskProfile(JsonModel):
@@ -44,10 +44,10 @@ class TaskProfile(JsonModel):
 
     task: str
     total_s: float
-    """From the creation of its campaign to its end, or until now."""
+    """Seconds from the creation of its campaign to its end, or until now."""
     ended: bool
     spans: tuple[TimeSpan, ...]
-    """In order; those that are not inside another make up the total."""
+    """Spans in order. Those that are not inside another make up the total."""
 
 
 def task_profile(

@@ -19,12 +19,12 @@ KEPT_S: Final = 60.0
 
 
 class LiveReading(BaseModel):
-    """A device's reading and when it was made."""
+    """A device's sensor reading with its time."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
     at: float
-    """Wall seconds since 1970."""
+    """Time of the reading, in wall seconds since 1970."""
     reading: DeviceReading
 
 

@@ -33,9 +33,9 @@ class ListedPeer(_Part):
 
     peer: PeerName
     name: Annotated[str, Field(max_length=64)] = ""
-    """As the owner calls it."""
+    """Name that the owner gave the key."""
     since: Annotated[float, Field(ge=0)]
-    """Wall seconds."""
+    """When the key was listed, in wall seconds."""
 
 
 class ListedPeers(_Part):
@@ -44,7 +44,7 @@ class ListedPeers(_Part):
     format: Literal[1] = 1
     trusted: Annotated[tuple[ListedPeer, ...], Field(max_length=MAX_LISTED, strict=False)] = ()
     declined: Annotated[tuple[PeerName, ...], Field(max_length=MAX_LISTED, strict=False)] = ()
-    """Keys that the owner was asked about and does not trust: not asked about again."""
+    """Keys that the owner was asked about and does not trust. The owner is not asked about them again."""
 
     @property
     def peers(self) -> frozenset[str]:
