@@ -1,4 +1,4 @@
-"""Whose turn it is, who gives way to whom and when, and whose time is over: one table row or story for each promise."""
+"""Which lease is next, which run gives way to which and when, and which lease has expired: a table row or a story per promise."""
 
 from __future__ import annotations
 
