@@ -220,9 +220,7 @@ def test_the_pressure_of_each_block_is_what_was_added_while_it_ran(
     assert [block.stall_ns for block in made.blocks] == [250_000] * 3
     assert made.host == HostState()  # nothing else is reported, and nothing invented
     wall_ns = 0
-    monkeypatch.setattr(
-        timing, "STALL_NS", 10**15
-    )  # the block is shorter, however long this machine takes
+    monkeypatch.setattr(timing, "STALL_NS", 10**15)  # the block is shorter, however long this machine takes
     made, _ = measured_by(Pressed(1), host.HostReader(tmp_path), runs=3, warmup=2)
     assert [block.stall_ns for block in made.blocks] == [None], (
         "pressure is reported in ticks: of less it says 0"

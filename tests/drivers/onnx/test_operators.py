@@ -129,7 +129,7 @@ def test_a_real_loop_is_taken_apart(models: OnnxModels) -> None:
         return session
 
     facts = profile(infer, edge.options(1, optimise=True))
-    assert sum(call.op == "Exp" for call in facts.calls) == 3  # three and not six: the first inference is left out
+    assert sum(call.op == "Exp" for call in facts.calls) == 3  # not six: the first inference is left out
     uses = {one.op: one for one in use_of_operators(facts, CPU)}
     assert uses["Exp"].ran == uses["Loop"].ran == 1
     whole = next(call.took_us for call in facts.calls if call.op == "Loop")

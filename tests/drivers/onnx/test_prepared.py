@@ -250,7 +250,9 @@ def test_only_what_an_order_brings_may_differ_from_what_was_prepared() -> None:
 
 def test_in_a_queue_the_next_launch_is_prepared_for_as_soon_as_one_has_ended() -> None:
     assert pause_ms(forking=True, ready=0, left_s=RECENT_S) == 0
-    assert pause_ms(forking=True, ready=1, left_s=RECENT_S) == IDLE_MS  # the others are prepared once no launch follows
+    assert (
+        pause_ms(forking=True, ready=1, left_s=RECENT_S) == IDLE_MS
+    )  # the others wait until no launch follows
     assert pause_ms(forking=True, ready=0, left_s=0.0) == IDLE_MS
     assert pause_ms(forking=True, ready=0, left_s=RECENT_S, retry_ms=5) == 5  # the device was still in use
     assert pause_ms(forking=True, ready=1, left_s=RECENT_S, retry_ms=5) == IDLE_MS
@@ -272,7 +274,7 @@ def test_what_was_prepared_is_given_up_when_nothing_was_launched_for_long() -> N
 @pytest.mark.parametrize(("tier", "number"), [(Tier.FULL, 6), (Tier.PARTIAL, 0), (Tier.NONE, 0)])
 def test_only_launches_in_the_full_sandbox_are_prepared_for(tier: Tier, number: int) -> None:
     assert prefork_of(FakeDriver(), tier, 6) == number
-    assert prefork_of(ApiDriver(), tier, 6) == 0  # the API driver runs in the partial sandbox, because it needs connections
+    assert prefork_of(ApiDriver(), tier, 6) == 0  # it runs in the partial sandbox, for its connections
 
 
 TAKEN_OUT: Final = """

@@ -162,7 +162,7 @@ def loose() -> Iterator[HostileZygote]:
 
 @pytest.fixture(scope="module")
 def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """A file next to the model, a key in a home, a port and a local service that answer. Yields a function that writes a model naming them."""
+    """A file next to the model, a key in a home, a port and a local service. Yields a function that writes a model naming them."""
     home, models = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("wicked")
     key, pairs = home / "key", models / "neighbour"
     key.write_bytes(b"the node's key")
