@@ -1,7 +1,7 @@
 """Shows that attacks can succeed: `python -m tests.rig.weakened [NAME …]`.
 
-For each attack, removes a defence from a copy of the tree and runs the short form of the attack there. The exit code is 1 if an attack
-failed even so.
+For each attack, removes a defence from a copy of the tree and runs the short form of the attack there. The exit code is 1 if an attack is
+held off even so.
 """
 
 from __future__ import annotations
