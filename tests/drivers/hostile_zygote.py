@@ -46,7 +46,7 @@ MIB = 1 << 20
 
 
 def call(name: str, *arguments: Any) -> None:
-    """A system call by its number. Raises OSError."""
+    """Make a system call by number, not through a library function. Raises OSError."""
     if LIBC.syscall(NUMBERS[name], *arguments) < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -264,7 +264,7 @@ def test_what_cannot_be_answered_is_said_and_the_times_stand(
     assert "the file has no tokenizer" in answers(model, zygote, "Hello").why
 
 
-# -- what others might send ----------------------------------------------------------------------------------------------
+# -- untrusted models ----------------------------------------------------------------------------------------------------
 
 
 def fields(**changes: Any) -> dict[str, int | float | str]:

@@ -141,7 +141,7 @@ def test_a_gpu_that_is_not_there_is_never_replaced(models: dict[str, Path], zygo
         assert one(events, CheckReport).agrees is True
 
 
-# -- what others might send ----------------------------------------------------------------------------------------------
+# -- untrusted models ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ def test_without_fork_the_token_comes_on_standard_input(script: Script) -> None:
     assert rounds == RoundsReport(((6_000_000,) * ROUNDS,) * 2, None, (1, 1), 2)
 
 
-# -- children that do not keep to it, as doubles ---------------------------------------------------------------------------
+# -- misbehaving children, as doubles --------------------------------------------------------------------------------------
 
 LOADED = (LoadReport(1, None, None), ReadyReport(6_000_000, ((1, 8),)))
 MEASURED = MeasureReport((1,), (1,), 0.0, 0.0, None, 0, None)

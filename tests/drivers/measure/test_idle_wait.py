@@ -1,4 +1,4 @@
-"""The wait ends only when a busy host is idle, costs a quiet host no time, and does not count our own work. Time is simulated."""
+"""The node waits for a busy host, never for a quiet one, and does not count its own work as others'. Time is simulated."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_the_last_sample_of_powermetrics_is_one_that_came_after_the_run() -> Non
     assert last.at_ns > ended
 
 
-# -- joules of a window ------------------------------------------------------------------------------------------------------------------
+# -- a window's joules -------------------------------------------------------------------------------------------------------------------
 
 
 def joules(readings: Sequence[MeterReading], window: tuple[int, int]) -> float | None:
@@ -318,7 +318,7 @@ def test_a_file_with_something_wrong_says_what_and_where(tmp_path: Path, text: s
         read_file(tmp_path / "gone.csv", 0, 0, S)
 
 
-# -- all of them -------------------------------------------------------------------------------------------------------------------------
+# -- all meters together -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_process_apart_reads_counters_while_something_runs(tmp_path: Path) -> None:

@@ -348,7 +348,7 @@ def test_connections_that_were_closed_for_being_idle_are_made_anew(endpoint: End
         asyncio.run(Client(read_server("http://127.0.0.1:1/v1")).get("/"))
 
 
-# -- in processes of its own ---------------------------------------------------------------------------------------------
+# -- in separate processes -----------------------------------------------------------------------------------------------
 
 
 def workload(folder: Path, **keys: Any) -> str:

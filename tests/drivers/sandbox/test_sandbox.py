@@ -299,7 +299,7 @@ def test_only_the_own_folder_may_be_written_to_and_the_model_only_read() -> None
     assert rules["/proc/meminfo"] == landlock.READ
 
 
-# -- macOS and Windows: the text and the calls, against doubles of the systems ------------------------------------------------
+# -- macOS and Windows: profile text and calls, with doubles of the systems ---------------------------------------------------
 
 
 def test_the_profile_of_macos_denies_before_it_allows_what_is_needed() -> None:

@@ -159,7 +159,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for pair, since in self.unfair_since.items():
             assert self.now - since <= 2 * PREEMPT_GRACE_S, f"{pair[0]} waits behind {pair[1]}"
 
-    # -- what schedulers do ----------------------------------------------------------------------------------------------
+    # -- actions of schedulers -------------------------------------------------------------------------------------------
 
     @rule(
         target=leases,
@@ -276,7 +276,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.condition.hold(why)
         self.obey()
 
-    # -- what the device does --------------------------------------------------------------------------------------------
+    # -- actions of the device -------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), on=st.booleans())
@@ -354,7 +354,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.expire(self.now)
         self.obey()
 
-    # -- what must hold --------------------------------------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------------------------------------
 
     @invariant()
     def promises_hold(self) -> None:

@@ -1,4 +1,4 @@
-"""What the worker answers and sends: it promises nothing that is not on disk, and loses no result."""
+"""What the worker answers and sends: it promises nothing before it is true, and loses no result."""
 
 from __future__ import annotations
 
@@ -607,7 +607,7 @@ def test_a_campaign_whose_results_wait_for_another_scheduler_is_not_forgotten(tm
 
 
 def test_a_refusal_has_no_more_lines_than_its_message_may(tmp_path: Path) -> None:
-    """As many clauses as a requirement may have, all unmet, and limits beyond the owner's."""
+    """The task has the most clauses that a requirement may have, all unmet, and time limits beyond the owner's."""
     shell = Shell(tmp_path, max_duration_s=3600.0)
     clauses = tuple(Clause(attribute=f"label:l{n}", op=Op.EQ, value="y") for n in range(32))
     task = Task(

@@ -170,7 +170,7 @@ def test_too_few_launches_or_a_clock_that_is_too_coarse_tell_no_spread(
     assert spread_of(launches) == spread
 
 
-# -- the whole -----------------------------------------------------------------------------------------------------------
+# -- complete calibrations -----------------------------------------------------------------------------------------------
 
 
 def found_by(kind: str, plan: micro.MicroPlan, threads: int, *, killing: object = None) -> micro.MicroResult:

@@ -78,7 +78,7 @@ class Commands:
         return code, "it says no\nand more" if code else ""
 
 
-# -- texts ---------------------------------------------------------------------------------------------------------------
+# -- service files -------------------------------------------------------------------------------------------------------
 
 
 def systemd_words(line: str) -> list[str]:
@@ -210,7 +210,7 @@ def test_each_home_has_a_service_of_its_own(tmp_path: Path) -> None:
     assert name_for(None) == "sark-node"
 
 
-# -- writing -------------------------------------------------------------------------------------------------------------
+# -- writing and removing ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("system", list(ServiceManager))
@@ -343,7 +343,7 @@ def test_a_worker_is_run_again_until_it_left_in_good_order_or_its_settings_are_w
     assert main_of([sys.executable, "-c", "raise SystemExit(2)"]) == 2
 
 
-# -- the same arguments --------------------------------------------------------------------------------------------------
+# -- arguments of the service --------------------------------------------------------------------------------------------
 
 
 def again(*words: str) -> list[str]:

@@ -338,7 +338,7 @@ def test_a_csv_is_held_against_the_rows_cell_by_cell() -> None:
     )
 
 
-# -- where results come from --------------------------------------------------------------------------------------------------------
+# -- sources of results -------------------------------------------------------------------------------------------------------------
 
 
 def test_results_are_read_from_a_raw_file_and_from_a_csv(tmp_path: Path) -> None:

@@ -384,7 +384,7 @@ def test_every_column_is_named_once_and_described_where_its_name_does_not_say_it
         assert meanings[name]
 
 
-# -- raw results and people -----------------------------------------------------------------------------------------------------
+# -- raw results and tables -----------------------------------------------------------------------------------------------------
 
 
 def test_raw_results_carry_all_that_is_needed_to_make_the_numbers_again(tmp_path: Path) -> None:

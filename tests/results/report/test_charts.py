@@ -320,7 +320,7 @@ def test_stages_follow_each_other_on_one_line() -> None:
     assert task_chart(TaskChart.STAGES, record.model_copy(update={"stages": ()})) is None
 
 
-# -- several -----------------------------------------------------------------------------------------------------------------------
+# -- several tasks -----------------------------------------------------------------------------------------------------------------
 
 
 def test_bars_begin_at_zero_are_as_long_as_their_medians_and_carry_their_interval() -> None:

@@ -172,7 +172,7 @@ def test_every_colour_of_words_can_be_read_on_its_paper(colours: dict[str, str],
         assert (high + 0.05) / (low + 0.05) >= 4.5, tone
 
 
-# -- for readers of every kind -----------------------------------------------------------------------------------------------------
+# -- accessibility -----------------------------------------------------------------------------------------------------------------
 
 
 def test_headings_are_in_order_sections_are_named_and_the_list_leads_to_each(document: Document) -> None:
@@ -212,7 +212,7 @@ def test_each_picture_has_a_text_alternative(document: Document) -> None:
         assert set((picture["aria-labelledby"] or "").split()) <= ids
 
 
-# -- what it says ------------------------------------------------------------------------------------------------------------------
+# -- contents ----------------------------------------------------------------------------------------------------------------------
 
 
 def test_it_begins_with_what_when_who_and_which_devices(document: Document) -> None:
@@ -383,7 +383,7 @@ def test_a_report_of_one_task_is_verified_with_its_campaign() -> None:
     )
 
 
-# -- hostile -----------------------------------------------------------------------------------------------------------------------
+# -- hostile names -----------------------------------------------------------------------------------------------------------------
 
 
 def hostile() -> list[RawResult]:

@@ -258,7 +258,7 @@ def test_records_of_older_versions_have_their_accelerator_as_a_meter() -> None:
     assert (row.energy_source, row.energy_per_inference_j) == ("nvml gpu", pytest.approx(0.1))
 
 
-# -- what is accepted --------------------------------------------------------------------------------------------------------------------
+# -- accepted records --------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_record_of_a_sustained_run_is_whole_and_travels() -> None:

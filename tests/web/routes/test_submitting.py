@@ -189,7 +189,7 @@ async def test_an_error_is_reported_with_its_line(client: httpx.AsyncClient) -> 
     assert wait.json()["detail"].startswith("wait: ")
 
 
-# -- once ----------------------------------------------------------------------------------------------------------------------
+# -- idempotency keys ----------------------------------------------------------------------------------------------------------
 
 
 async def test_the_same_key_and_body_make_one_campaign_and_the_same_answer(
@@ -364,7 +364,7 @@ async def test_a_stored_campaign_is_reported_as_stored_though_no_scheduler_can_b
     context.close()
 
 
-# -- again ----------------------------------------------------------------------------------------------------------------------
+# -- retries --------------------------------------------------------------------------------------------------------------------
 
 
 async def test_what_failed_runs_again_as_a_new_campaign_once_for_each_key(
