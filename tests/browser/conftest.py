@@ -2,7 +2,6 @@
 
 While a page is open, its faults are recorded, and reported when it closes: errors on the console, violations of the server's content
 security policy, and requests to other servers.
-
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Its model is a JSON object: `try` names acts that are tried in order, each giving a figure of 1 (it worked) or 0 (refused);
 `do` names one act that may end the process; the other keys are what the acts need, such as paths and numbers outside.
-
 """
 
 from __future__ import annotations

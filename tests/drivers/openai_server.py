@@ -4,7 +4,6 @@ python openai_server.py [KEY]        prints its port; ends when its standard inp
 
 The model's name is the schedule: `plan-20-5` sends the first piece of text after 20 ms and the others every 5 ms. Other names
 misbehave, each in its own way (`ODD`). `GET /did` returns when each piece was handed to the system, on the host's clock.
-
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ def typed(
 ) -> str:
     """Type these keys at the prompt of an interactive bash, which reads the user's own .bashrc. Returns the terminal's output as soon as
     it contains `awaited`. Raises AssertionError after `within` seconds.
-
     """
     own, theirs = pty.openpty()
     bash = subprocess.Popen(

@@ -1,7 +1,6 @@
 """The stand-alone binary on its own: only the one file, a fresh user, and no path into this tree or its environment.
 
 `make binary` builds the file and then runs this.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The container files are consistent: they copy all they need, start what they installed, and run as a user who may write there.
 
 No image is built here: that needs a container runtime and a registry.
-
 """
 
 from __future__ import annotations

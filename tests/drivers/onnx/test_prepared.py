@@ -250,9 +250,7 @@ def test_only_what_an_order_brings_may_differ_from_what_was_prepared() -> None:
 
 def test_in_a_queue_the_next_launch_is_prepared_for_as_soon_as_one_has_ended() -> None:
     assert pause_ms(forking=True, ready=0, left_s=RECENT_S) == 0
-    assert (
-        pause_ms(forking=True, ready=1, left_s=RECENT_S) == IDLE_MS
-    )  # the others wait until no launch follows
+    assert pause_ms(forking=True, ready=1, left_s=RECENT_S) == IDLE_MS  # others wait for a break
     assert pause_ms(forking=True, ready=0, left_s=0.0) == IDLE_MS
     assert pause_ms(forking=True, ready=0, left_s=RECENT_S, retry_ms=5) == 5  # the device was still in use
     assert pause_ms(forking=True, ready=1, left_s=RECENT_S, retry_ms=5) == IDLE_MS

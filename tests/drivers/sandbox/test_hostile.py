@@ -2,7 +2,6 @@
 
 What must be refused follows from the tier that this machine's probe claims. The same acts are also tried without a sandbox, to
 notice an act that is refused for another reason.
-
 """
 
 from __future__ import annotations

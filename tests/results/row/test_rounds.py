@@ -1,7 +1,6 @@
 """Comparisons in turns: what they find, how often they are wrong, and what the two kinds of time say together.
 
 The noise of a launch's ratio is that of `benchmarks/measuring/rounds.py`; the tests with a seed are a small form of that benchmark.
-
 """
 
 from __future__ import annotations
