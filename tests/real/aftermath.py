@@ -93,7 +93,7 @@ def lines(storm: Storm, name: str) -> Iterator[Line]:
 
 
 def wait_until_quiet(storm: Storm) -> list[str]:
-    """Processes and files of the campaign that are still there after its end, once they are no longer excused."""
+    """In words, the processes of the campaign that are still there after its end, once they are no longer excused."""
     lab = storm.lab
     texts: list[str] = []
 

@@ -341,8 +341,8 @@ class Lab:
         os.kill(pid, signal.SIGKILL)
 
     def supervisor_pid(self, name: str) -> int | None:
-        """The pid of this home's supervisor: it started the scheduler process, or a supervised scheduler started it because its first one
-        was gone.
+        """The pid of this home's supervisor, which started the scheduler process or, if the first supervisor was gone, was started by
+        it.
         """
         with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
             scheduler = psutil.Process(self.scheduler_pid(name))

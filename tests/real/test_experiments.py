@@ -21,7 +21,7 @@ SECRET = "a secret of 24 letters.."
 
 
 class Hook:
-    """A server on loopback that keeps what it receives. Like a busy server, it refuses the first copy of each message."""
+    """A server on loopback that keeps what it receives. It refuses the first message, as a busy server would."""
 
     def __init__(self) -> None:
         self.got: list[tuple[dict[str, str], bytes]] = []
