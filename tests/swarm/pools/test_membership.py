@@ -1,4 +1,4 @@
-"""Pools on disk: made, joined, changed by several processes of one home, and never readable by others."""
+"""Pools on disk: created, joined, changed by several processes of one home, and never readable by other users."""
 
 from __future__ import annotations
 

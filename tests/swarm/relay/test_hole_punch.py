@@ -226,7 +226,7 @@ async def test_the_called_node_begins_and_the_dialler_answers(three: Start) -> N
     assert asked[0] == node.peer_id
     await until(
         lambda: bool((path := caller.path(node.peer_id)) and path.direct)
-    )  # obviously, since it announces where it listens
+    )  # by a plain dial, because it announces where it listens
     assert not asked_of_called
 
 
@@ -483,7 +483,7 @@ def _silence(host: HostNetwork) -> None:
 
 
 async def _asked_in_vain(stream: Stream) -> None:
-    """Every peer that is asked resets the stream, possibly already during the send."""
+    """Check that the peer resets the stream when it is asked, possibly already during the send."""
     victim = Multiaddr("/ip4/127.0.0.1/tcp/1").to_bytes()
 
     async def ask() -> None:
