@@ -1,4 +1,4 @@
-"""Models by URL at submit: fetched once from a real server on loopback, kept, resumed, and named by their sha256 from then on."""
+"""Models by URL at submit: fetched once from a real server on loopback, kept, resumed, and identified by their sha256 from then on."""
 
 from __future__ import annotations
 
