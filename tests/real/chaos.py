@@ -245,7 +245,7 @@ class Storm:
         self._dying = [(at, process) for at, process in self._dying if at > now]
         return bool(self._dying)
 
-    # -- what is seen ------------------------------------------------------------------------------------------------------
+    # -- observations ------------------------------------------------------------------------------------------------------
 
     def _open(self, home: str) -> None:
         """Start a terminal or the server, which waits for the campaign there and so keeps a scheduler process alive."""

@@ -315,7 +315,7 @@ class Lab:
         assert done.code == 0, done
         return str(done.json()["campaign"])
 
-    # -- what a scheduler's store says -------------------------------------------------------------------------------------
+    # -- a scheduler's store -----------------------------------------------------------------------------------------------
 
     def ask(self, name: str, question: str, *values: object) -> list[tuple[Any, ...]]:
         """Rows from a scheduler's store."""

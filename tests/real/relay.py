@@ -46,7 +46,7 @@ class Relay:
         self._do(self._nursery.cancel_scope.cancel)
         self._thread.join(5)
 
-    # -- what a test does to it -------------------------------------------------------------------------------------------
+    # -- controls for tests -----------------------------------------------------------------------------------------------
 
     def silence(self) -> None:
         """Let nothing pass until `mend`."""
@@ -72,7 +72,7 @@ class Relay:
     def _do(self, what: Callable[[], None]) -> None:
         trio.from_thread.run_sync(what, trio_token=self._token)
 
-    # -- in the loop -------------------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         self._token = trio.lowlevel.current_trio_token()

@@ -43,7 +43,7 @@ class Window:
     """What honest nodes observed during a period."""
 
     latencies_ms: Sequence[float]
-    """Of each call. An unanswered call counts with its whole wait."""
+    """Milliseconds of each call. An unanswered call counts with its whole wait."""
     unanswered: int = 0
     newcomers: int = 0
     refused: int = 0

@@ -39,7 +39,7 @@ QUIET: Final = (
     ("23:00-05:00",),
 )
 TASKS: Final = 150
-"""Of one campaign."""
+"""Number of tasks in one campaign."""
 
 
 class DayScheduler(SimScheduler):
@@ -80,7 +80,7 @@ class Day(World):
         drawn = self.rng.sample(QUIET, len(self.workers))
         self.owned = [Owned(worker, quiet) for worker, quiet in zip(self.workers, drawn, strict=True)]
 
-    # -- who is there ---------------------------------------------------------------------------------------------------------
+    # -- participants ---------------------------------------------------------------------------------------------------------
 
     def _add_worker(self, n: int, broken: set[str]) -> None:
         name = peer_name(f"w{n + 1}")
@@ -111,7 +111,7 @@ class Day(World):
         )
         return task.model_copy(update={"timeouts": limits})
 
-    # -- what happens -----------------------------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run until the campaigns have ended, two days at most."""
@@ -156,7 +156,7 @@ class Day(World):
             self.rng.choice((120.0, HOUR_S, 5 * HOUR_S)), partial(setattr, owned, "paused", False)
         )
 
-    # -- what is looked at --------------------------------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------------------------
 
     def tell(self, kind: Kind, **what: object) -> None:
         """Add an event to the history. Nothing may begin where the owner's rules forbid it."""

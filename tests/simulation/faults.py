@@ -63,7 +63,7 @@ class Faults:
     named: Callable[[str], Any]
     _all: Callable[[], list[SimWorker | SimScheduler]]
 
-    # -- what goes wrong ------------------------------------------------------------------------------------------------------
+    # -- the faults -----------------------------------------------------------------------------------------------------------
 
     def plan_faults(self) -> None:
         """Draw all faults of the run."""

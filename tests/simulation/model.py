@@ -107,7 +107,7 @@ class Outcome:
     breaches: list[Breach]
     faults: Counter[str]
     seconds: float
-    """Of virtual time."""
+    """Virtual seconds that the run took."""
     wasted: int = 0
     """Runs that began and whose result was not recorded."""
     began: int = 0
@@ -177,7 +177,7 @@ class World(Disasters):
                 )
                 self.tell_permitted(worker.name, scheduler.name)
 
-    # -- who is there ---------------------------------------------------------------------------------------------------------
+    # -- participants ---------------------------------------------------------------------------------------------------------
 
     def _add_worker(self, n: int, broken: set[str]) -> None:
         rng, name = self.rng, peer_name(f"w{n + 1}")
@@ -350,7 +350,7 @@ class World(Disasters):
         """Add an event to the history."""
         self.history.events.append(Event(self.kernel.now, kind, **what))  # type: ignore[arg-type]
 
-    # -- from beginning to end ------------------------------------------------------------------------------------------------
+    # -- the run --------------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """The whole run."""

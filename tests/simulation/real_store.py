@@ -71,7 +71,7 @@ class RealStore(SimStore):
         self.real.close()
         self._folder.cleanup()
 
-    # -- the same as the double ---------------------------------------------------------------------------------------------------------
+    # -- like the double ----------------------------------------------------------------------------------------------------------------
 
     def create(self, folder: SimCampaign, tasks: Sequence[Task]) -> None:
         self.commit()

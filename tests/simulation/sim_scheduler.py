@@ -169,7 +169,7 @@ class SimScheduler:
         """The core of the present process."""
         return self.conversation.core
 
-    # -- its life ---------------------------------------------------------------------------------------------------------
+    # -- life of the process ----------------------------------------------------------------------------------------------
 
     def start(self, *_: object) -> None:
         """Start a new process, which opens the store."""

@@ -197,7 +197,7 @@ class SimWorker:
         """The ledger of the present life."""
         return self.conversation.ledger
 
-    # -- its life ---------------------------------------------------------------------------------------------------------
+    # -- life of the process ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin a new life."""
@@ -417,7 +417,7 @@ class SimWorker:
         except Unreachable:
             return
 
-    # -- carrying out -----------------------------------------------------------------------------------------------------
+    # -- commands ---------------------------------------------------------------------------------------------------------
 
     def _carry_out(self) -> None:
         self.conversation.carry_out()

@@ -213,7 +213,7 @@ class Storm:
         """Like `query`, for any requirement."""
         return await self.query(Requirement(), limit)
 
-    # -- what happens ----------------------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------------------
 
     def submit(self, tasks: int) -> None:
         """Put a campaign on disk."""

@@ -142,7 +142,7 @@ class Air:
         return NOTICE_S if self.cut(me.process.name, other.process.name) else self.latency()
 
     def latency(self) -> float:
-        """Of one message, in seconds, without faults."""
+        """Seconds that one message takes without faults."""
         return self.weather.latency_s * (0.5 + self._rng.random())
 
     async def open(self, me: Station, peer: str, max_wait_s: float) -> End:

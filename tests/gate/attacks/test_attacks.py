@@ -221,7 +221,7 @@ def test_the_tickets_file_stays_readable_however_many_use_them(lab: Lab) -> None
     assert len(lab.pool.open_tickets(lab.now)) == MAX_TICKETS
 
 
-# -- what was lowered stays low -----------------------------------------------------------------------------------------------
+# -- lowered permissions stay low ---------------------------------------------------------------------------------------------
 
 
 def test_a_member_that_was_lowered_cannot_raise_itself_by_what_it_had_before(lab: Lab) -> None:

@@ -208,7 +208,7 @@ async def test_an_answer_where_a_call_belongs_breaks_the_link_and_nothing_else(
         assert isinstance(await here.client(here.visitor("visitor"), OPERATOR).status(), GateSnapshot)
 
 
-# -- a gate that is not for anybody --------------------------------------------------------------------------------------------
+# -- a gate that does not admit everybody --------------------------------------------------------------------------------------
 
 
 async def test_a_closed_gate_keeps_adverts_of_those_it_lets_in_alone(

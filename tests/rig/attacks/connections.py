@@ -24,7 +24,7 @@ from tests.rig.attacks.wire import BROKEN, Replies, a_peer, call, connect
 from tests.swarm.attacker import MSS, NOISE, line
 
 LOCKOUT: Final = 1_020
-"""Of the 1,024 connections that libp2p accepts."""
+"""Connections to hold, of the 1,024 that libp2p accepts."""
 RESERVE_BURST: Final = 8
 DIALLED_AT_ONCE: Final = 12
 FULL_S: Final = 60.0

@@ -148,7 +148,7 @@ async def note_flood(target: Target) -> AsyncIterator[Facts]:
         yield facts
 
 
-# -- links that break, one after the other ------------------------------------------------------------------------------------------
+# -- links that break again and again -----------------------------------------------------------------------------------------------
 
 
 async def _broken(link: FlowLink, facts: Counter[str]) -> None:

@@ -366,7 +366,7 @@ def test_after_a_break_both_runs_go_on() -> None:
     assert [attempt.status for attempt in entry_of(story).attempts()] == [AttemptStatus.CONFIRMED] * 2
 
 
-# -- what a run is expected to take ------------------------------------------------------------------------------------------------------
+# -- expected duration of a run ----------------------------------------------------------------------------------------------------------
 
 
 def test_what_a_run_takes_is_known_from_that_worker_then_from_others_then_from_models_measured_alike() -> (

@@ -241,7 +241,7 @@ def test_a_replica_is_not_tried_again_where_its_sibling_is() -> None:
     assert {commit.peer for commit in story.commits if commit.task == first.task} == {first.peer}
 
 
-# -- elsewhere -----------------------------------------------------------------------------------------------------------------------
+# -- campaigns led elsewhere ---------------------------------------------------------------------------------------------------------
 
 
 def stale() -> Denied:
@@ -299,7 +299,7 @@ def test_a_campaign_adopted_with_a_hedged_task_ends_both_queued_leases() -> None
     assert len(of(orders, EndAttempt)) + len(of(orders, EndHedge)) >= 1
 
 
-# -- what a worker claims to have --------------------------------------------------------------------------------------------------------
+# -- what workers claim to have ----------------------------------------------------------------------------------------------------------
 
 
 def claimed(tasks: int = 1, *, attempts: int = 1) -> SchedulerCore:
@@ -375,7 +375,7 @@ def test_a_worker_that_gives_one_lease_to_two_tasks_has_the_second_taken_away(sa
     assert entry.state is TaskState.LEASED
 
 
-# -- who goes first ------------------------------------------------------------------------------------------------------------------------
+# -- order of the tasks --------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_task_that_was_lost_goes_before_those_that_nobody_was_asked_to_take() -> None:
@@ -405,7 +405,7 @@ def test_many_that_nobody_may_have_now_do_not_keep_the_others_waiting() -> None:
     assert [commit.task for commit in commits] == ["c-one/201"]
 
 
-# -- workers that take work in vain --------------------------------------------------------------------------------------------------
+# -- workers that never finish their work --------------------------------------------------------------------------------------------
 
 
 def test_a_worker_that_is_asked_and_never_answers_is_set_aside_for_longer_and_longer_and_comes_back() -> None:

@@ -261,7 +261,7 @@ def test_the_last_good_model_stays_in_the_spool_and_older_ones_do_not(nights: Ni
     assert [path.name for path in nights.home.spool.iterdir()] == [OLD]
 
 
-# -- what is doubtful ------------------------------------------------------------------------------------------------------------------
+# -- doubtful results ------------------------------------------------------------------------------------------------------------------
 
 
 def unsteady(ms: float) -> list[list[int]]:
@@ -351,7 +351,7 @@ def a_cell(finding: str, verdict: str = "valid", against: str = OLD) -> Regressi
     )
 
 
-# -- what was cleared -------------------------------------------------------------------------------------------------------------------
+# -- cleared results --------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_slow_night_that_was_the_hosts_is_no_base_for_the_next(nights: Nights) -> None:
@@ -380,7 +380,7 @@ def test_more_memory_is_told_though_the_time_was_the_hosts(nights: Nights, sha25
     assert "20.0 MB more memory at its peak" in alarm_lines(told)[0]
 
 
-# -- what is measured again -------------------------------------------------------------------------------------------------------------
+# -- measuring again --------------------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_model_is_measured_again_beside_what_it_took_turns_with(nights: Nights) -> None:

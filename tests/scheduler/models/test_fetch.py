@@ -253,7 +253,7 @@ def test_without_the_library_the_hint_says_how_to_install_it(
     assert caught.value.hint == INSTALL
 
 
-# -- how it goes ---------------------------------------------------------------------------------------------------------
+# -- progress ------------------------------------------------------------------------------------------------------------
 
 
 class _Terminal(io.StringIO):

@@ -331,7 +331,7 @@ async def test_what_came_before_a_cut_is_kept_and_the_rest_follows(good: Papers)
         assert got == DATA
 
 
-# -- servers that mean no good -------------------------------------------------------------------------------------------
+# -- hostile servers -----------------------------------------------------------------------------------------------------
 
 
 async def _chunked(asked: Asked, stream: trio.abc.Stream) -> None:

@@ -83,7 +83,7 @@ async def field(count: int) -> AsyncIterator[Field]:
         nursery.cancel_scope.cancel()
 
 
-# -- reflection: others' addresses -------------------------------------------------------------------------------------
+# -- reflection: other nodes' addresses --------------------------------------------------------------------------------
 
 
 def near(key: bytes, count: int, ids: Sequence[Identity]) -> list[Identity]:
@@ -341,7 +341,7 @@ async def test_sixty_members_behind_one_router_are_all_found_and_strangers_there
         nursery.cancel_scope.cancel()
 
 
-# -- forged, replayed and outlived adverts ---------------------------------------------------------------------------------
+# -- forged, replayed and expired adverts ----------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -424,7 +424,7 @@ def test_a_flood_of_identities_from_one_network_leaves_room_for_others() -> None
     assert (holder.nodes, holder.size, +holder._sources) == (0, 0, {})
 
 
-# -- hearsay: who says that a device is there --------------------------------------------------------------------------
+# -- hearsay: whose claims about a device count ------------------------------------------------------------------------
 
 
 async def test_a_device_counts_as_present_by_a_chosen_holder_that_sees_it_and_by_nobody_elses_word(

@@ -62,7 +62,7 @@ async def still_serves(victim: Network) -> None:
         assert await stream.receive_some() == b"hello"
 
 
-# -- (a) (b) nothing but Noise and yamux ----------------------------------------------------------------------------------
+# -- (a) (b) only Noise and yamux -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("security", ["/plaintext/2.0.0", "/secio/1.0.0", "/tls/1.0.0"])

@@ -189,7 +189,7 @@ def test_a_gate_that_lies_about_where_it_sees_us_cannot_send_others_anywhere(obs
     assert advertised(standing, [HOME], ()) == (HOME,)
 
 
-# -- several gates, of which one may lie -----------------------------------------------------------------------------------
+# -- several gates, one of which may lie -----------------------------------------------------------------------------------
 
 THIRD = Identity.from_seed("third").peer_id
 SOMEBODY = "/ip4/9.9.9.9/tcp/51034"
