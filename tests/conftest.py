@@ -1,4 +1,4 @@
-"""For all tests: no discovery on the LAN, a PostgreSQL of their own, a slow clock for `patient` tests, and which tests are `slow`."""
+"""For all tests: no discovery on the LAN, a private PostgreSQL, a slow clock for `patient` tests, and the mark `slow`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from swarm.base.threads import COMPUTING, DISK, HASHING, SERVING, ThreadPool
 
 os.environ["SARK_LAN"] = "false"
 DATA: Final = tempfile.TemporaryDirectory(prefix="sark-tests-data-")
-os.environ["XDG_DATA_HOME"] = DATA.name  # calibrations are in the user's own folder, whatever the home
+os.environ["XDG_DATA_HOME"] = DATA.name  # calibrations are kept in the user's data folder, whatever the home
 
 hypothesis.settings.register_profile("sark", deadline=None)  # an example may take long on a busy machine
 hypothesis.settings.load_profile("sark")
 
 PATIENT: Final = 0.2
-"""Seconds on the clock of a `patient` test in a second: each of the nodes' own limits lasts five times as long."""
+"""Rate of the clock of a `patient` test: one real second counts as 0.2 s, so each timeout of a node lasts five times as long."""
 
 
 def _patiently(
@@ -38,17 +38,18 @@ def _patiently(
     clock: Clock | None = None,
     instruments: Sequence[Instrument] = (),
 ) -> object:
-    """`trio.run` with a slow clock, unless the test brings its own."""
+    """`trio.run` with a slow clock, unless the test brings its own clock."""
     return trio.run(test, clock=clock or MockClock(rate=PATIENT), instruments=instruments)
 
 
 SHORT_WORK: Final = (DISK, SERVING, HASHING, COMPUTING)
-"""Pools whose work ends by itself, whatever the clock says."""
+"""Pools whose work ends on its own, whatever the clock says."""
 
 
 @pytest.fixture(autouse=True)
 def clock_that_waits_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that jumps takes a node that waits for a thread for idle: on a busy machine it would jump over deadlines meanwhile."""
+    """Stop `autojump` clocks while a thread works. They take a node that waits for a thread to be idle, and on a busy machine would
+    jump over deadlines meanwhile."""
     run = ThreadPool.run
     waiting: dict[MockClock, tuple[int, float]] = {}
 
@@ -72,11 +73,11 @@ def clock_that_waits_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 REAL_PARTS: Final = ("browser", "nat", "packages", "real")
-"""Folders of tests that need seconds to minutes each: only those marked `smoke` are in `make test`."""
+"""Folders whose tests take seconds to minutes each. `make test` runs only those marked `smoke`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give `patient` tests their clock, and mark as `slow` what is outside the budget of `make test`."""
+    """Give `patient` tests their clock, and mark as `slow` all tests outside the budget of `make test`."""
     here = Path(__file__).parent
     for item in items:
         if item.path.relative_to(here).parts[0] in REAL_PARTS and item.get_closest_marker("smoke") is None:
@@ -97,11 +98,11 @@ def _binaries() -> Path | None:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """The URL of a database on a server that was made for these tests: a Unix socket in a temporary folder, no port."""
+    """The URL of a database on a PostgreSQL server started for these tests: a Unix socket in a temporary folder, no port."""
     binaries = _binaries()
     if binaries is None:
         pytest.skip("PostgreSQL's binaries are not here: Debian's package `postgresql` brings them")
-    # the server refuses to run as root; and a socket's path may have 107 bytes, fewer than pytest's folders
+    # the server refuses to run as root, and a socket path has at most 107 bytes, fewer than pytest's folders need
     user = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
     folder = Path(tempfile.mkdtemp(prefix="sark-pg-", dir="/tmp"))
     os.chown(folder, user.pw_uid, user.pw_gid)
@@ -128,7 +129,7 @@ def postgres() -> Iterator[str]:
             "--no-instructions",
         )
         (data / "pg_hba.conf").write_text("local all guarded scram-sha-256\nlocal all all trust\n")
-        # what is tested is kill -9 of processes, not a power cut: nothing need reach the disk
+        # the tests use kill -9 on processes, not power cuts, so nothing has to reach the disk
         quick = "-c fsync=off -c full_page_writes=off -c max_connections=40 -c shared_buffers=16MB"
         run("pg_ctl", "-w", "-o", f"-k {folder} -c listen_addresses='' {quick}", "start")
         try:

@@ -1,4 +1,4 @@
-"""Installs packages with drivers, tasks and metrics, as pip leaves them."""
+"""Install packages with drivers, tasks and metrics, as pip would."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def install_package(
     group: str = "sark.metrics",
     version: str = "1.0",
 ) -> None:
-    """`put_package`, for this process."""
+    """`put_package`, and make the package importable in this process."""
     put_package(folder, package, point, source, group=group, version=version)
     monkeypatch.delitem(sys.modules, f"{package}_module", raising=False)
     monkeypatch.syspath_prepend(str(folder))
@@ -28,7 +28,7 @@ def install_package(
 def put_package(
     folder: Path, package: str, point: str, source: str, *, group: str = "sark.metrics", version: str = "1.0"
 ) -> None:
-    """A package with one module, `PACKAGE_module`, and one entry point; in place of any version of it that is there."""
+    """Write a package with one module, `PACKAGE_module`, and one entry point. Replaces any installed version."""
     for before in folder.glob(f"{package}-*.dist-info"):
         for file in before.iterdir():
             file.unlink()
@@ -41,5 +41,5 @@ def put_package(
 
 
 def path_with(folder: Path) -> str:
-    """`PYTHONPATH` of processes that find what is in `folder` too."""
+    """`PYTHONPATH` for processes that import from `folder` as well."""
     return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))

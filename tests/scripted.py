@@ -1,4 +1,4 @@
-"""A device without a runtime, for tests that need a worker and no figures: its profile, and launches whose events are written here."""
+"""A scripted device without a runtime, for tests that need a worker but no measurements: its profile and the events of its launches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from protocol.values.advert import UnitOffer
 
 
 def launch_events(unit: str, runs: int, killed: Callable[[], bool]) -> Iterator[Event]:
-    """Of one launch of so many inferences. `killed` returns once the launch is over: whether somebody ended it."""
+    """The events of one launch of `runs` inferences. `killed` returns at the end of the launch, and says whether it was killed."""
     yield ProgressReport(Phase.LOAD)
     yield LoadReport(5_000_000, 100, 200)
     if killed():
@@ -41,7 +41,7 @@ def launch_events(unit: str, runs: int, killed: Callable[[], bool]) -> Iterator[
 
 @dataclass
 class TimedLaunch:
-    """One launch: so many seconds, or until it is killed."""
+    """One launch: lasts `seconds`, or until it is killed."""
 
     unit: str
     order: WorkOrder
@@ -56,7 +56,7 @@ class TimedLaunch:
 
 
 def scripted_device(name: str, unit: str, folder: Path, launch: Callable[..., RunLauncher]) -> DeviceParts:
-    """A device with this one unit; `folder`: of its lock."""
+    """A device with one unit. Its device lock is in `folder`."""
     return DeviceParts(
         profile=Profile(
             device=f"d-{name}",

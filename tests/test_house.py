@@ -1,4 +1,4 @@
-"""The house rules that no linter checks: one meaning for each class name, references that lead somewhere, words that are gone."""
+"""House rules that no linter checks: each class name means one thing, references lead somewhere, replaced words stay away."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def dotted(path: Path) -> str:
 
 
 def members(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
-    """The names that these statements define, as attributes see them."""
+    """The names that these statements define, with their statements."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node
@@ -81,7 +81,7 @@ def modules() -> dict[str, ast.Module]:
 
 
 def leads_somewhere(reference: str) -> bool:
-    """Whether a dotted name of the product is a module, or something defined in one."""
+    """Whether a dotted name of the product is a module, or something defined in a module."""
     parts = reference.split(".")
     for length in range(len(parts), 0, -1):
         tree = modules().get(".".join(parts[:length]))
@@ -151,7 +151,7 @@ def test_words_that_were_replaced_do_not_come_back() -> None:
 
 
 def test_every_thread_is_of_a_named_pool() -> None:
-    """What blocks in trio's own pool blocks everything else there: slow names once stopped the disk."""
+    """Threads that block in trio's own pool block all other users of that pool: slow DNS look-ups once stopped the disk."""
     unnamed = [
         f"{path.relative_to(ROOT)}:{call.lineno}"
         for path, tree in product().items()
@@ -170,7 +170,7 @@ def test_every_thread_is_of_a_named_pool() -> None:
 
 
 def test_nothing_that_is_imported_changes_how_all_log() -> None:
-    """A benchmark that did it when tests imported it hid every line from tests that look at the log."""
+    """A benchmark that tests imported configured logging, which hid every line from the tests that read the log."""
     paths = (
         path
         for folder in (*FOLDERS, "tests", "benchmarks", "examples", "tools")

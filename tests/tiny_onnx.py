@@ -1,10 +1,10 @@
-"""The smallest whole ONNX model, as bytes: one operator that gives back its input."""
+"""The smallest complete ONNX model, as bytes: one operator that returns its input."""
 
 from __future__ import annotations
 
 
 def tiny_onnx(salt: str = "", shape: tuple[int | str, ...] = (1, 4)) -> bytes:
-    """`salt` makes it another file."""
+    """A model with this input shape. A different `salt` gives a different file."""
     dims = b"".join(
         _field(1, _whole(1, size) if isinstance(size, int) else _field(2, size.encode())) for size in shape
     )

@@ -1,7 +1,7 @@
 """The dashboard in a real browser.
 
-Whatever a page does that it should not is noted while it is open and reported when it closes: errors on the console, breaches of the policy
-that the server sends, requests to anybody else.
+While a page is open, its faults are recorded, and reported when it closes: errors on the console, violations of the server's content
+security policy, and requests to other servers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ expect.set_options(timeout=1000 * TIMEOUT_S)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of it needs a browser and real processes."""
+    """Mark all tests here as `real`, and skip them without a browser."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all processes here find packages too."""
+    """A folder from which all processes here import packages as well."""
     return tmp_path_factory.mktemp("packages")
 
 
@@ -52,7 +52,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, packages: Path) -> Iterator[We
 
 @pytest.fixture(scope="session")
 def site(lab: WebLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The dashboard of who submits, with models sent."""
+    """The submitter's dashboard, with uploaded models."""
     folder = tmp_path_factory.mktemp("models")
     with served(lab, "me") as url:
         made = Site(lab, "me", url)
@@ -63,7 +63,7 @@ def site(lab: WebLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
 
 @pytest.fixture(scope="session")
 def done(site: Site) -> str:
-    """A campaign that has ended well, with a model of a hostile name."""
+    """A campaign that has succeeded, with a model of a hostile name."""
     campaign = site.submit("all done", "small.onnx", HOSTILE, measure={"runs": 10, "loads": 1})
     assert site.ended(campaign) == "succeeded"
     return campaign
@@ -81,11 +81,11 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Open]:
-    """Opens a page of a site: `visit(url, "#/fleet", scheme="dark", width=360)`. What it did that it should not is reported at the end."""
+    """Open a page of a site: `visit(url, "#/fleet", scheme="dark", width=360)`. Its faults fail the test at the end."""
     wrong: list[str] = []
 
     def notes(kind: str, text: str, noted: str) -> None:
-        """`noted`: what the browser itself is to note, for the test asks for what is answered with no."""
+        """Record a console error, unless it contains `noted`: the browser's own message about a refusal that the test provokes."""
         if kind == "error" and not (noted and noted in text):
             wrong.append(f"console: {text}")
 
@@ -111,7 +111,7 @@ def visit(browser: Browser) -> Iterator[Open]:
                 "addEventListener('securitypolicyviolation', (e) => console.error('CSP', e.violatedDirective))"
             )
             page = context.new_page()
-            # an answer that a test changes may be under way when the page closes; nobody waits for it any more
+            # an answer that a test changes may still be in progress when the page closes
             open_.callback(lambda: page.is_closed() or page.unroute_all(behavior="ignoreErrors"))
             page.set_default_timeout(1000 * TIMEOUT_S)
             page.on("console", lambda message: notes(message.type, message.text, noted))

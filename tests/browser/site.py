@@ -23,22 +23,22 @@ CHROMIUM: Final = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
 HOSTILE: Final = "<img src=x onerror=alert(1)>&\"'=1+1.onnx"
-"""A model's name that a page, a sheet or an attribute could take for something else."""
+"""A model name that a page, a spreadsheet or an attribute could misinterpret."""
 
 
 Open = Callable[..., Page]
 
 
 class WebLab(Lab):
-    """Its workers simulate nothing, and its gate tells the scheduler `me` how it stands."""
+    """A lab whose workers simulate nothing, and whose gate reports its status to the scheduler `me`."""
 
     def start_gate(self) -> None:
-        """The gate, with an operator."""
+        """Start the gate, with an operator."""
         listen = f"/ip4/{self.address}/tcp/{self.port}"
         self.start("gate", "gate", "--listen", listen, "--operator", self.peer("me"))
 
     def start_worker(self, name: str, *arguments: str) -> None:
-        """A worker that serves and obeys `me`."""
+        """Start a worker that serves and obeys `me`."""
         me = self.peer("me")
         self.start(
             name, "join", "--gate", self.gate, "--allow", me, "--owner", me, "--name", name, "--on-battery",
@@ -46,7 +46,7 @@ class WebLab(Lab):
         )  # fmt: skip
 
     def close(self) -> None:
-        """End everything; how fast is not looked at here."""
+        """End all processes. How quickly they end is not checked here."""
         try:
             for process in self.running.values():
                 process.terminate()
@@ -64,28 +64,28 @@ class Site:
     home: str
     url: str
     shas: dict[str, str] = field(default_factory=dict)
-    """Of the models that were sent, by name."""
+    """The hashes of uploaded models, by name."""
 
     def post(self, path: str, **how: Any) -> Any:
-        """Ask the API as a program would."""
+        """POST to the API, as a program would."""
         answer = httpx.post(self.url + path, timeout=TIMEOUT_S, trust_env=False, **how)
         assert answer.is_success, answer.text
         return answer.json()
 
     def get(self, path: str) -> Any:
-        """The same, looking only."""
+        """GET from the API."""
         answer = httpx.get(self.url + path, timeout=TIMEOUT_S, trust_env=False)
         assert answer.is_success, answer.text
         return answer.json()
 
     def send(self, model: Path) -> None:
-        """Send a model, to be named in campaigns."""
+        """Upload a model, so that campaigns can name it."""
         self.shas[model.name] = self.post(
             "api/v1/models", params={"name": model.name}, content=model.read_bytes()
         )["sha256"]
 
     def submit(self, name: str, *models: str, **more: Any) -> str:
-        """Submit a campaign by the API; gives its id."""
+        """Submit a campaign through the API. Returns its id."""
         content = {
             "campaign": name,
             "models": [f"sha256:{self.shas[model]}" for model in models],
@@ -95,7 +95,7 @@ class Site:
         return str(self.post("api/v1/campaigns", json=content)["campaign_id"])
 
     def ended(self, campaign: str) -> str:
-        """Wait until it has; gives how."""
+        """Wait until the campaign has ended. Returns its status."""
 
         def status() -> str:
             result = self.get(f"api/v1/campaigns/{campaign}")
@@ -106,7 +106,7 @@ class Site:
 
 @contextlib.contextmanager
 def served(lab: WebLab, home: str) -> Iterator[str]:
-    """`sark-node serve` on that home; gives its address."""
+    """Run `sark-node serve` on a home. Yields its URL."""
     log = lab.folder / f"serve-{home}.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
@@ -128,7 +128,7 @@ def served(lab: WebLab, home: str) -> Iterator[str]:
 
 
 def network(folder: Path, name: str, width: int) -> Path:
-    """A real model: a product and a threshold."""
+    """A real model: a matrix product and a ReLU."""
     weights = np.random.default_rng(1).standard_normal((width, width)).astype("float32") / width
     ends = [helper.make_tensor_value_info(end, TensorProto.FLOAT, [1, width]) for end in "xy"]
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
@@ -140,5 +140,5 @@ def network(folder: Path, name: str, width: int) -> Path:
 
 
 def indented(value: Any) -> str:
-    """For a message of a failed assertion."""
+    """JSON for the message of a failed assertion."""
     return json.dumps(value, indent=1)

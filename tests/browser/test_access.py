@@ -1,4 +1,4 @@
-"""Everybody can use it: axe finds nothing serious on any page, light or dark; nothing runs out of a narrow screen."""
+"""Accessibility: axe finds nothing serious on any page, light or dark, and nothing overflows a narrow screen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERIOUS = ("serious", "critical")
 
 
 def settled(page: Page, path: str) -> None:
-    """What comes later is there."""
+    """Wait for the content that a page loads late."""
     if path == "#/fleet":
         expect(page.locator("tbody tr")).to_have_count(2)
     elif path == "#/gate":

@@ -1,4 +1,4 @@
-"""Experiments made, changed, scheduled and deleted in the browser; and campaigns deleted there."""
+"""Experiments created, changed, scheduled and deleted in the browser, and campaigns deleted there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.browser.site import Open, Site
 
 
 def written(page: Page, site: Site, runs: int) -> None:
-    """The text of a campaign stands in the editor."""
+    """Write a campaign into the editor."""
     sha = site.shas["small.onnx"]
     page.get_by_label("The campaign as YAML").fill(
         f"campaign: nightly\nmodels: ['sha256:{sha}']\nunits: [CPU (ONNX)]\nmeasure: {{runs: {runs}, loads: 1}}\n"

@@ -1,4 +1,4 @@
-"""The campaign form: what it offers for the models that are named."""
+"""The campaign form: its choices for the models that are named."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_units_that_run_none_of_the_models_are_disabled_with_the_reason(site: Si
     expect(onnx).to_be_enabled()
     write(page, "https://example.org/m.tflite")
     expect(mine).to_be_enabled()
-    expect(onnx).to_be_enabled()  # it is chosen, and can be unchecked
+    expect(onnx).to_be_enabled()  # it is checked, so it can be unchecked
     expect(boxes).to_contain_text("runs onnx, not tflite")
     onnx.uncheck()
     expect(onnx).to_be_disabled()

@@ -1,4 +1,4 @@
-"""What strangers name: devices, campaigns, models. The newer pages show it as what it is, and simulations as what they are."""
+"""Names chosen by strangers: devices, campaigns, models. The newer pages show them harmlessly, and mark simulations as such."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ NAMED = frozenset(
         "note",
     }
 )
-"""What a stranger has a say in."""
+"""Fields that a stranger can influence."""
 
 
 def changed(value: Any, change: dict[str, Any], names: frozenset[str] = frozenset()) -> Any:
-    """`value` with these keys changed wherever they are, and with bad words for those that are `names`."""
+    """`value` with the keys in `change` replaced at every level, and hostile text for those in `names`."""
     if isinstance(value, list):
         return [changed(item, change, names) for item in value]
     if not isinstance(value, dict):
@@ -54,7 +54,7 @@ def changed(value: Any, change: dict[str, Any], names: frozenset[str] = frozense
 def poison(
     page: Page, pattern: str | re.Pattern[str], change: dict[str, Any], names: frozenset[str] = frozenset()
 ) -> None:
-    """Answers of these addresses come changed; of a stream each of its events."""
+    """Change the answers of matching URLs with `changed`. In an event stream, changes each event."""
 
     def answer(route: Route) -> None:
         response = route.fetch()
@@ -77,7 +77,7 @@ def poison(
 
 
 def fleet(page: Page, site: Site, change: dict[str, Any], names: frozenset[str] = frozenset()) -> None:
-    """The stream of the fleet tells of the devices of now once, changed."""
+    """Answer the fleet stream with one changed event about the current devices."""
     result = changed(site.get("api/v1/peers"), change, names)
     result["peers"] = [{"tasks": [], "warm": [], **peer} for peer in result["peers"]]
     whole = {**result, "whole": True, "gone": [], "at": "2026-11-21T12:00:00+00:00"}
@@ -133,7 +133,7 @@ def test_a_task_is_followed_to_its_end_without_a_reload(site: Site, visit: Open)
     line = page.locator(".headline.progress")
     expect(line).to_contain_text(re.compile(r"run [\d,. ]+/"), timeout=60_000)
     before = line.inner_text()
-    expect(line).not_to_have_text(before, timeout=30_000)  # it goes on by itself
+    expect(line).not_to_have_text(before, timeout=30_000)  # progress updates without a reload
     site.post(f"api/v1/campaigns/{campaign}/cancel")
     expect(page.locator(".under .state.cancelled")).to_be_visible(timeout=60_000)
     expect(page.locator(".headline")).to_contain_text("Cancelled")

@@ -1,4 +1,4 @@
-"""A campaign defined by form, planned, submitted, its task looked at and two compared: as somebody does who wants a number to trust."""
+"""A campaign defined by form, planned and submitted, its task inspected and two campaigns compared, as a careful user would."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEASURE = {"runs": 120, "loads": 6}
 
 @pytest.fixture(scope="session")
 def measured(site: Site) -> str:
-    """A campaign with enough launches for an interval, one of its models with a hostile name."""
+    """A campaign with enough launches for an interval. One of its models has a hostile name."""
     campaign = site.submit("measured", "small.onnx", HOSTILE, measure=MEASURE)
     assert site.ended(campaign) == "succeeded"
     return campaign
@@ -29,7 +29,7 @@ def measured(site: Site) -> str:
 
 @pytest.fixture(scope="session")
 def again(site: Site, measured: str) -> str:
-    """The same once more."""
+    """The same campaign again."""
     campaign = site.submit("again", "small.onnx", HOSTILE, measure=MEASURE)
     assert site.ended(campaign) == "succeeded"
     return campaign
@@ -57,7 +57,7 @@ def test_a_campaign_is_defined_by_form_planned_and_submitted(site: Site, visit: 
     expect(plan).to_contain_text("by-form.onnx")
     expect(submit).to_be_enabled()
 
-    text.fill(text.input_value().replace("runs:", "rums:"))  # the text is edited: the plan was of another one
+    text.fill(text.input_value().replace("runs:", "rums:"))  # the text was edited, so the plan is out of date
     expect(submit).to_be_disabled()
     expect(page.get_by_text("unknown key 'rums'")).to_be_visible()
     page.get_by_role("button", name="Line 7").click()

@@ -1,4 +1,4 @@
-"""Answers scored again in the browser: the button, what it changed, and what the task says then."""
+"""Answers scored again in the browser: the button, the changed scores, and the task's page afterwards."""
 
 from __future__ import annotations
 

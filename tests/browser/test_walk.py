@@ -1,4 +1,4 @@
-"""The dashboard against a real swarm: watched, cancelled, filtered, paused, all of it as a user would."""
+"""The dashboard against a real swarm: watching, cancelling, filtering and pausing as a user would."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from playwright.sync_api import Page, expect
 from tests.browser.site import HOSTILE, Open, Site, served
 
 LONG = {"measure": {"runs": 1_000_000, "loads": 1}, "timeouts": {"run": "1h"}}
-"""Goes on for longer than any test looks at it."""
+"""Runs longer than any test observes it."""
 
 
 @pytest.mark.smoke
 def test_a_campaign_is_watched_from_its_submission_to_its_end_without_a_reload(
     site: Site, visit: Open
 ) -> None:
-    # long enough to be looked at on the quickest machine
+    # long enough to be observed even on the fastest machine
     campaign = site.submit("watched", "small.onnx", "large.onnx", measure={"runs": 400, "loads": 20})
     page = visit(site.url)
     page.get_by_role("link", name="watched").click()
@@ -65,7 +65,7 @@ def test_a_campaign_and_a_task_are_cancelled_by_keyboard_alone_and_only_when_con
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator(".long .state.cancelled")).to_have_count(1)
-    assert not site.get(f"api/v1/campaigns/{campaign}")["ended"]  # the other one goes on
+    assert not site.get(f"api/v1/campaigns/{campaign}")["ended"]  # the other task goes on
 
     page.keyboard.press("Home")
     tab_to(page, "Cancel campaign …", backwards=True)
@@ -85,7 +85,7 @@ def test_a_campaign_and_a_task_are_cancelled_by_keyboard_alone_and_only_when_con
 
 
 def tab_to(page: Page, name: str, *, backwards: bool = False) -> None:
-    """Press Tab until what has the focus is called so; what has it can be seen to have it."""
+    """Press Tab until the element with this name has the focus, and check that its focus is visible."""
     for _ in range(60):
         page.keyboard.press("Shift+Tab" if backwards else "Tab")
         here = page.evaluate(
@@ -122,7 +122,7 @@ def test_the_fleet_is_shown_live_and_says_why_nothing_fits(site: Site, done: str
         expect(row).to_contain_text("direct")
         expect(row).to_contain_text("GiB")
     warm = " ".join(rows.all_inner_texts())
-    assert "small.onnx" in warm or HOSTILE in warm  # what was measured stays in a cache
+    assert "small.onnx" in warm or HOSTILE in warm  # measured models stay in the worker's cache
 
     page.get_by_label("Filter", exact=True).fill("ram >= 900 TiB; units has CPU (ONNX)")
     page.keyboard.press("Enter")
@@ -166,7 +166,7 @@ def test_a_worker_is_paused_and_resumed_from_its_own_page(site: Site, visit: Ope
         expect(worker.locator(".state")).to_have_text("active")
         worker.get_by_role("button", name="Pause").click()
         page.keyboard.press("Escape")
-        expect(worker.locator(".state")).to_have_text("active")  # nobody said yes
+        expect(worker.locator(".state")).to_have_text("active")  # nobody confirmed
         worker.get_by_role("button", name="Pause").click()
         page.get_by_role("dialog").get_by_role("button", name="Pause").click()
         expect(worker).to_contain_text("paused by its owner")

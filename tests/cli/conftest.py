@@ -1,4 +1,4 @@
-"""Commands run in this process, as typed, each test with a home of its own."""
+"""Run commands in this process, as typed. Each test has its own home."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Done:
 
 
 class Typed:
-    """`sark-node --home HOME …`."""
+    """Runs `sark-node --home HOME …`."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Typed:
 
     @property
     def stored(self) -> bool:
-        """Whether anything of a campaign lies in the home."""
+        """Whether the home holds any file of a campaign."""
         return any(path.is_file() for path in (self.home / "data" / "scheduler").rglob("*"))
 
 
@@ -49,7 +49,7 @@ class Typed:
 def typed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Typed]:
-    """Run commands; the log's settings are put back afterwards."""
+    """Run commands. Restores the log's settings afterwards."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "user"))
     root = logging.getLogger()
     handlers, level, settings = list(root.handlers), root.level, structlog.get_config()
@@ -61,6 +61,6 @@ def typed(
 
 @pytest.fixture
 def listener() -> Iterator[str]:
-    """The address of somebody who listens and says nothing."""
+    """The address of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}/p2p/12D3KooWQNbstzW71KUwiMn5QQ2sG2t72UM5TJt353kFtC9TUBhK"

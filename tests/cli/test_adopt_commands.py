@@ -1,4 +1,4 @@
-"""Carrying a campaign on elsewhere: what is typed wrong, and what is on disk after it."""
+"""Adopting a campaign on another machine: errors in what is typed, and what is on disk afterwards."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_campaign_that_another_machine_runs_cannot_be_cancelled_from_here(type
 
 
 def adopted(home: Home, owner: Identity = ANN) -> Store:
-    """A home that carries on a campaign of `owner`."""
+    """The store of a home that has adopted a campaign of `owner`."""
     store = Store(home.store)
     task = Task(
         campaign=CAMPAIGN,
@@ -77,7 +77,7 @@ def adopted(home: Home, owner: Identity = ANN) -> Store:
 
 
 def speaks(lasts_s: float) -> CurrentLeader:
-    """Bob, with a token of Ann's."""
+    """Bob as leader, with a token of Ann's."""
     now = time.time()
     made = passed_on(ANN, (), BOB.peer_id, CAMPAIGN, own=True, lasts_s=lasts_s, now=now)
     held = [

@@ -1,4 +1,4 @@
-"""Campaign files with something wrong: one line with file and line, one with what to do, and nothing stored."""
+"""Campaign files with mistakes: one line with file and line number, one line with the remedy, and nothing stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that need no network: what they print, where they write, how they end."""
+"""The commands that need no network: what they print, where they write, and their exit codes."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_a_clause_that_cannot_be_read_is_bad_input(typed: Typed, listener: str) 
 
 
 def nobody() -> str:
-    """A gate's address at which nobody listens."""
+    """A gate's address on which nobody listens."""
     with socket.socket() as opened:
         opened.bind(("127.0.0.1", 0))
         port = opened.getsockname()[1]
@@ -341,7 +341,7 @@ def test_a_csv_that_could_not_be_written_at_the_end_is_refused_at_the_beginning(
 
 
 def ended(typed: Typed) -> None:
-    """A campaign with one task, cancelled before it was given to anybody."""
+    """Store a campaign with one task that was cancelled before any worker got it."""
     me = Identity.from_seed("scheduler").peer_id
     task = Task(
         campaign="c-ended",

@@ -1,4 +1,4 @@
-"""What the shell offers at Tab: names of this home, at once, and nothing where there is nothing to be read."""
+"""What the shell completes on Tab: names from this home, quickly, and nothing where nothing can be read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PEER = Identity.from_seed("worker").peer_id
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with two campaigns, a device, an experiment and a kept model."""
+    """A home with two campaigns, a device, an experiment and a stored model."""
     folder = tmp_path_factory.mktemp("home")
     here = Home.at(folder)
     here.store.parent.mkdir(parents=True)
@@ -53,7 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def offered(home: Path, line: str, *, of: str = "fish") -> list[str]:
-    """The words offered for `sark-node LINE`, whose last word is begun."""
+    """The completions of the last word of `sark-node LINE`."""
     words = f"sark-node --home {home} {line}"
     result = {
         "fish": {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},

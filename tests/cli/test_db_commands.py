@@ -1,4 +1,4 @@
-"""sark-node db, as typed: on the file of a home, and moving that to a server."""
+"""`sark-node db` as typed: on a home's file, and moving that file to a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def a_campaign(typed: Typed, campaign: str, *, ended: bool = True) -> None:
 
 
 def on(typed: Typed, text: str) -> None:
-    """Have these settings of the scheduler."""
+    """Write these scheduler settings."""
     home = Home.at(typed.home)
     home.config.mkdir(parents=True, exist_ok=True)
     home.config_file.write_text(f"[scheduler]\n{text}\n")

@@ -1,4 +1,4 @@
-"""calibrate, doctor and what info shows of both."""
+"""`calibrate` and `doctor`, and what `info` shows of both."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What people copy from the guides is right: each command line and each option named there is one that the program takes, each extra is
-one that pip knows, each link leads somewhere. Nothing of it is run."""
+"""What people copy from the guides is right: each command line and option is one that the program accepts, each extra is one that pip
+knows, each link leads somewhere. Nothing is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import typer
 import sark
 
 ROOT: Final = Path(__file__).parents[2]
-# docs/cli.md is made of the program: test_reference.py sees to it
+# docs/cli.md is generated from the program, which test_reference.py checks
 PAGES: Final = (
     "README.md",
     *sorted(
@@ -32,11 +32,11 @@ PAGES: Final = (
 OTHERS: Final = ("examples/gate/compose.yaml", "examples/gate/config.toml", "examples/gate/sark-gate.service")
 SHELL: Final = {"<", ">", "|", "||", "&&", ";", "&"}
 FOREIGN: Final = {"--with", "--link-mode", "--enable-auto-tool-choice"}
-"""Options of other programs that a page names by themselves."""
+"""Options of other programs that a page names on their own."""
 
 
 def parts(text: str) -> Iterator[tuple[int, str, bool]]:
-    """What is code on a page: its line, itself, and whether it stands in a fenced block. Continued lines are one."""
+    """The pieces of code on a page: line number, text, and whether it is in a fenced block. Joins continued lines."""
     prose, fenced, before = [], False, ""
     for number, line in enumerate(text.splitlines(), 1):
         mark = line.lstrip().startswith("```")
@@ -53,15 +53,15 @@ def parts(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def words_of(line: str) -> list[str] | None:
-    """What follows `sark-node` on a command line, up to a comment or the shell's next word; None: it is none. `[--live | --json]`, as in
-    a usage line, is both."""
+    """The words after `sark-node` on a command line, up to a comment or a shell operator, or None without `sark-node`. In a usage line,
+    `[--live | --json]` gives both options."""
     match = re.search(r"(?<!-u )(?<![\w-])sark-node(?:\s+(.*))?$", line)
     if match is None:
         return None
     usage = re.sub(r"\[([^\]]*)\]", lambda inner: inner[1].replace("|", " "), match[1] or "")
     try:
         words = shlex.split(usage, comments=True)
-    except ValueError:  # prose with an apostrophe in it
+    except ValueError:  # prose with an apostrophe
         return None
     end = next((place for place, word in enumerate(words) if word in SHELL), len(words))
     return words[:end]
@@ -70,12 +70,12 @@ def words_of(line: str) -> list[str] | None:
 @functools.cache
 def program() -> Any:
     command: Any = typer.main.get_command(sark.app)
-    command.list_commands(typer.Context(command))  # imports all
+    command.list_commands(typer.Context(command))  # imports all commands
     return command
 
 
 def takes(words: list[str]) -> None:
-    """The program takes this command line. Raises what it raises for a wrong one."""
+    """Check that the program accepts this command line. Raises the program's own error if not."""
     command = program()
     context = command.make_context("sark-node", list(words))
     while hasattr(command, "resolve_command"):
@@ -87,7 +87,7 @@ def takes(words: list[str]) -> None:
 
 
 def options(command: Any) -> Iterator[str]:
-    """All there are, of every command."""
+    """All options of a command and its subcommands."""
     for parameter in command.params:
         yield from (*parameter.opts, *parameter.secondary_opts)
     for inner in getattr(command, "commands", {}).values():
@@ -96,8 +96,8 @@ def options(command: Any) -> Iterator[str]:
 
 
 def lines(page: str) -> Iterator[tuple[int, list[str], bool]]:
-    """The command lines of a page, and whether they are whole: with the program's name, or in backticks by a command's own, as
-    `join --owner`, where what has to follow may be left out."""
+    """The command lines of a page, and whether they are complete. A line in backticks may start with a command's name, such as
+    `join --owner`, and omit required arguments."""
     text = (ROOT / page).read_text(encoding="utf-8")
     if page in OTHERS:
         for number, line in enumerate(text.splitlines(), 1):
@@ -119,7 +119,7 @@ def test_each_command_line_of_a_page_is_one_that_the_program_takes(page: str) ->
     for number, words, whole in lines(page):
         try:
             takes(words)
-        except (typer.Exit, SystemExit):  # an option that says something and ends, as --version
+        except (typer.Exit, SystemExit):  # an option such as --version, which prints and exits
             continue
         except typer.TyperException as error:
             if not whole and re.search(r"Missing parameter|requires an argument", str(error)):
@@ -163,7 +163,7 @@ def test_each_link_of_a_page_leads_to_a_file_and_a_heading_that_are_there(page: 
 
 
 def headings(page: Path) -> set[str]:
-    """As a browser's address has them."""
+    """The anchors of a page's headings, as browsers see them."""
     result = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in result}
 

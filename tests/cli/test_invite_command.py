@@ -1,4 +1,4 @@
-"""`sark-node invite` and the pool that every home has, as typed."""
+"""`sark-node invite` and the home pool, as typed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAR = f"/ip4/192.0.2.7/tcp/4101/p2p/{Identity.from_seed('gate').peer_id}"
 
 
 def ticket_of(done: Done) -> Ticket:
-    """The one in the command that was printed, which is all of standard output."""
+    """The join ticket in the printed command, the only text on standard output."""
     assert done.code == 0, done.err
     command, verb, text = done.out.split()
     assert (command, verb) == ("sark-node", "join")

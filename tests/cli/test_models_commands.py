@@ -1,4 +1,4 @@
-"""models: list, add, pin, remove."""
+"""`models`: list, add, pin, remove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device's owner and a gate's operator type wrong, and what they read."""
+"""Typing errors of a device's owner and of a gate's operator, and the answers they get."""
 
 from __future__ import annotations
 

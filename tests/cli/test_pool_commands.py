@@ -19,7 +19,7 @@ from swarm.pools.tickets import read_ticket
 from tests.cli.conftest import Typed
 
 GATE = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.from_seed('gate').peer_id}"
-"""Nobody listens there."""
+"""Nobody listens on this address."""
 ANN = Identity.from_seed("ann").peer_id
 
 
@@ -156,7 +156,7 @@ def test_a_member_is_revoked_by_its_name_or_its_id_and_a_ticket_by_its_id(lab: T
     assert state["tickets"] == []
     assert [member["name"] for member in state["members"]] == ["owner"]
     assert f"revoked: {ANN}" in lab("pool", "members", "lab").out
-    assert lab("pool", "invite", "lab", "--to", ANN).code == 0  # the owner thinks better of it
+    assert lab("pool", "invite", "lab", "--to", ANN).code == 0  # the owner readmits the revoked peer
     assert json.loads(lab("pool", "members", "lab", "--json").out)["revoked"] == [ben]
 
 

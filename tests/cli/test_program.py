@@ -1,4 +1,4 @@
-"""The program as a whole: its packages are its own, errors are caught in one place, and tests wait for conditions, not for time."""
+"""The whole program: its packages are its own, errors are caught in one place, and tests wait for conditions, not for time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(sark.__file__).parent
 
 
 def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
-    """Every Python file below, by its path from the root."""
+    """Every Python file in these folders: its path from the root, and its syntax tree."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ ROWS = (
     "scheduler.core.state",
 )
 OTHERS = ("sqlalchemy.dialects.postgresql", "scheduler.core.commands", "scheduler.submit.daemon", "filelock")
-"""What a store on a server needs, what the scheduler process does, and what tells whether one runs."""
+"""The parts for a store on a server, for the scheduler process, and for finding out whether one runs."""
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ IDLE = (
     *("numpy", "onnxruntime", "onnx", "sqlalchemy", "sqlite3", "fastapi", "hypercorn", "plistlib", "httpx"),
     *("requests", "http.client", "zeroconf", "miniupnpc", "aioquic", "dns", "Crypto", "coincurve"),
 )
-"""What an idle worker has no use for."""
+"""Modules that an idle worker does not need."""
 
 
 @pytest.mark.real
@@ -168,14 +168,14 @@ def catches_everything(handler: ast.ExceptHandler) -> bool:
 
 
 def raises_again(handler: ast.ExceptHandler) -> bool:
-    """It only tidies up: its last word is a bare `raise`."""
+    """Whether the handler only cleans up: its last statement is a bare `raise`."""
     last = handler.body[-1]
     return isinstance(last, ast.Raise) and last.exc is None
 
 
 def test_tests_wait_for_conditions_and_not_for_time() -> None:
-    """A sleep may stand in a loop that asks again, under a clock that is not the real one, or give way for a moment."""
-    apart = ("tests/rig/", "tests/durability/")  # attackers; recordings, which have a clock of their own
+    """A sleep is allowed in a polling loop, under a simulated clock, or for at most 10 ms."""
+    apart = ("tests/rig/", "tests/durability/")  # attackers; recordings, which have their own clock
     trees = {name: tree for name, tree in sources("tests") if not name.startswith(apart)}
     simulated = {Path(name).parent for name, tree in trees.items() if speaks_of_a_clock(tree)}
     idle = [
@@ -223,7 +223,7 @@ def speaks_of_a_clock(tree: ast.Module) -> bool:
 
 
 def test_no_file_speaks_of_the_folder_it_was_written_in() -> None:
-    if len(str(ROOT)) < 8:  # a checkout at /src or /app: the words could be there by chance
+    if len(str(ROOT)) < 8:  # a checkout in /src or /app, whose short path could occur by chance
         return
     texts = [
         path

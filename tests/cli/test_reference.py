@@ -1,4 +1,4 @@
-"""The reference of the commands is what the program says of itself, and its examples are ones that it takes."""
+"""The command reference matches the program's own help, and its examples are command lines that the program accepts."""
 
 from __future__ import annotations
 

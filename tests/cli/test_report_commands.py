@@ -1,4 +1,4 @@
-"""report, chart, results --jsonl and --parquet, as typed: which file is written, what is said, how they end."""
+"""`report`, `chart` and `results --jsonl` or `--parquet`, as typed: the file they write, what they print, and their exit codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CAMPAIGN = "c-ab23cd45"
 
 @pytest.fixture
 def measured(typed: Typed) -> Typed:
-    """A home with a campaign of two tasks that are done."""
+    """A home with a campaign of two completed tasks."""
     tasks = [
         Task(
             campaign=CAMPAIGN,

@@ -1,4 +1,4 @@
-"""`sark-node trust` and whose a device id is, as typed."""
+"""`sark-node trust`, and which workers a device id belongs to, as typed."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_a_second_worker_of_a_machine_is_bound_to_the_device_of_the_first(typed:
 
 
 def test_two_workers_of_a_machine_that_was_not_used_yet_are_bound_at_once(typed: Typed) -> None:
-    """The command that `peers` shows."""
+    """With the command that `peers` shows."""
     clash = DeviceClash("board-7", FIRST, SECOND)
     done = typed(*str(clash).partition("sark-node ")[2].split())
     assert done.out == f"{SECOND} is trusted from now on, as a worker of device board-7.\n"
     assert read_pinned(Home.at(typed.home)) == {"board-7": (FIRST, SECOND)}
-    typed("trust", SECOND, "--same-device-as", FIRST, "--device", "board-8")  # it was installed anew
+    typed("trust", SECOND, "--same-device-as", FIRST, "--device", "board-8")  # the machine was reinstalled
     assert read_pinned(Home.at(typed.home)) == {"board-7": (FIRST, SECOND), "board-8": (FIRST, SECOND)}
 
 

@@ -1,4 +1,4 @@
-"""Small models made on the spot, real ones from installed packages, and zygotes that the tests share."""
+"""Small generated models, real models from installed packages, and zygotes that the tests share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.drivers.onnx_models import OnnxModels
 
 @pytest.fixture(scope="session", autouse=True)
 def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Whatever other nodes and tests do on this host, the folders counted here are our own."""
+    """Use a private temporary folder, so that checks for leftovers count only our own, whatever else runs on this host."""
     before, tempfile.tempdir = tempfile.tempdir, str(tmp_path_factory.mktemp("temporary"))
     yield
     tempfile.tempdir = before
@@ -31,34 +31,34 @@ def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> OnnxModels:
-    """Where made models lie."""
+    """Where generated models are stored."""
     return OnnxModels(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    """Launches of the ONNX driver."""
+    """A zygote of the ONNX driver."""
     with Zygote("onnx").start() as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def stage() -> Iterator[Zygote]:
-    """Launches of the fake driver."""
+    """A zygote of the fake driver."""
     with Zygote("fake", simulate=True).start() as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def bare() -> Iterator[Zygote]:
-    """Launches of the fake driver that are not shut in, so that a script may start processes."""
+    """A zygote of the fake driver without a sandbox, so that a script may start processes."""
     with Zygote("fake", simulate=True, tier=Tier.NONE).start() as started:
         yield started
 
 
 @pytest.fixture
 def nothing_is_left(stage: Zygote) -> Iterator[None]:
-    """After each test: no process below the zygotes, no private folder."""
+    """Check after each test that no process is left below the zygote, and no private folder."""
     before = set(Path(tempfile.gettempdir()).glob("sark-run-*"))
     yield
     wait_until(lambda: not below(stage), f"left behind: {below(stage)}")
@@ -67,7 +67,7 @@ def nothing_is_left(stage: Zygote) -> Iterator[None]:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[..., str]:
-    """Write a script for the fake driver; returns its path."""
+    """A function that writes a script for the fake driver and returns its path."""
 
     def write(name: str = "script", **keys: Any) -> str:
         path = tmp_path / f"{name}.json"
@@ -87,11 +87,11 @@ def package_file(package: str, path: str) -> str:
 
 @pytest.fixture(scope="session")
 def magika_model() -> str:
-    """A real classifier of file types: int32 [?, 2048]."""
+    """A real file-type classifier. Input: int32 [?, 2048]."""
     return package_file("magika", "models/standard_v3_3/model.onnx")
 
 
 @pytest.fixture(scope="session")
 def light_models() -> Path:
-    """A folder of full-size graphs with made weights."""
+    """A folder of full-size graphs with generated weights."""
     return Path(package_file("onnx", "backend/test/data/light"))

@@ -1,4 +1,4 @@
-"""Ways to hold the kernel's memory that no limit of a process counts, each as far as it goes or to `ENOUGH`, in bytes.
+"""Ways to hold kernel memory that no limit of a process counts. Each holds as much as it can, up to `ENOUGH`, in bytes.
 
 Run in a hostile child (`tests.drivers.hostile_zygote`); `benchmarks/measuring/sandbox_memory.py` prints what each way holds on every tier.
 """
@@ -19,7 +19,7 @@ MIB: Final = 1 << 20
 ENOUGH: Final = 96 * MIB
 PIECE: Final = bytes(MIB)
 HELD: list[object] = []
-"""What must not be let go before the end."""
+"""Objects that must stay alive until the end."""
 LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -43,7 +43,7 @@ def _fill(fd: int) -> int:
 
 
 def socket_pairs() -> int:
-    """Both ends filled, with the largest buffers that the system gives."""
+    """Socket pairs with both ends filled, with the largest buffers that the system allows."""
 
     def step() -> int:
         ends = socket.socketpair()
@@ -57,7 +57,7 @@ def socket_pairs() -> int:
 
 
 def pipes() -> int:
-    """Each of the largest size."""
+    """Full pipes of the largest size."""
 
     def step() -> int:
         ends = os.pipe()
@@ -70,7 +70,7 @@ def pipes() -> int:
 
 
 def shared_memory() -> int:
-    """Unmap all but one page of shared memory: all of it stays."""
+    """Shared memory of which all but one page is unmapped: the kernel keeps all of it."""
     LIBC.mmap.restype = ctypes.c_void_p
     LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
     LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
@@ -90,7 +90,7 @@ def shared_memory() -> int:
 
 
 def zero_device() -> int:
-    """The same by the device that gives zeros."""
+    """Shared memory through a mapping of /dev/zero."""
     held = 0
     with contextlib.suppress(OSError), open("/dev/zero", "r+b") as device:  # noqa: PTH123
         memory = mmap.mmap(device.fileno(), 8 * MIB, mmap.MAP_SHARED)
@@ -100,7 +100,7 @@ def zero_device() -> int:
 
 
 def memory_files() -> int:
-    """Files without a folder."""
+    """Files in memory, without a path."""
 
     def step() -> int:
         file = os.memfd_create("hold")
@@ -111,7 +111,7 @@ def memory_files() -> int:
 
 
 def gifts_to_pipes() -> int:
-    """Pages given to pipes and unmapped."""
+    """Pages given to pipes, then unmapped."""
     LIBC.vmsplice.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
 
     def step() -> int:
@@ -129,7 +129,7 @@ def gifts_to_pipes() -> int:
 
 
 def file_events() -> int:
-    """Events of files that nobody reads: the kernel keeps their names."""
+    """File events that nobody reads: the kernel keeps their names."""
     name, length = "n" * 250, 320
     os.close(os.open(name, os.O_CREAT | os.O_WRONLY))
 
@@ -139,7 +139,7 @@ def file_events() -> int:
             return 0
         HELD.append(watcher)
         other = f"{name[:-1]}m"
-        for _ in range(4096):  # no two alike in a row
+        for _ in range(4096):  # no two consecutive events are alike
             os.rename(name, other)  # noqa: PTH104
             os.rename(other, name)  # noqa: PTH104
         return 4 * 4096 * length
@@ -148,7 +148,7 @@ def file_events() -> int:
 
 
 def file_locks() -> int:
-    """Locks on every second byte; 200 bytes each."""
+    """Locks on every second byte, 200 bytes each."""
     file = os.open("locked", os.O_CREAT | os.O_RDWR)
     HELD.append(file)
     count = 0
@@ -159,7 +159,7 @@ def file_locks() -> int:
 
 
 def landlock_rules() -> int:
-    """Rule sets that no process enters; 64 bytes a rule."""
+    """Rule sets that no process enters, 64 bytes per rule."""
 
     def step() -> int:
         rules = LIBC.syscall(444, struct.pack("=Q", 4), 8, 0)
@@ -172,7 +172,7 @@ def landlock_rules() -> int:
 
 
 def timers() -> int:
-    """Timers that never go off, of 600 bytes with their signal."""
+    """Timers that never fire, 600 bytes each with their signal."""
     held = 0
     made = ctypes.c_void_p()
     while held < ENOUGH and not LIBC.timer_create(1, None, ctypes.byref(made)):
@@ -181,7 +181,7 @@ def timers() -> int:
 
 
 def rings() -> int:
-    """Rings of asynchronous calls."""
+    """Queues of asynchronous I/O: io_uring or AIO."""
     made = ctypes.create_string_buffer(256)
     old, new = (206, 425) if os.uname().machine == "x86_64" else (0, 425)
     context = ctypes.c_ulong(0)
@@ -191,20 +191,20 @@ def rings() -> int:
 
 
 def system_v() -> int:
-    """Segments and queues that outlive their process."""
+    """System V segments and queues, which outlive their process."""
     if LIBC.shmget(0, MIB, 0o1600) >= 0 or LIBC.msgget(0, 0o1600) >= 0:
         return ENOUGH
     return 0
 
 
 def message_queues() -> int:
-    """POSIX ones, by their call: not every library has them."""
+    """POSIX message queues, by system call because not every library wraps them."""
     number = 240 if os.uname().machine == "x86_64" else 180
     return ENOUGH if LIBC.syscall(number, b"hold", os.O_CREAT | os.O_RDWR, 0o600, None) >= 0 else 0
 
 
 def waiting_files() -> int:
-    """epoll and eventfd: every file watched by every watcher, 160 bytes each."""
+    """epoll and eventfd: every watcher watches every file, 160 bytes each."""
     import select
 
     files: list[int] = []
@@ -242,7 +242,7 @@ WAYS: Final[Mapping[str, Callable[[], int]]] = {
 
 
 def hold(name: str) -> int:
-    """Bytes held by one way, all let go afterwards."""
+    """Bytes that one way holds, or 0 if it is refused."""
     try:
         return WAYS[name]()
     except (OSError, ValueError, AttributeError):

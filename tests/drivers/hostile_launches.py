@@ -1,4 +1,4 @@
-"""Launches of the hostile driver in real processes, on a tier of one's choice."""
+"""Launches of the hostile driver in real processes, on a given tier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.drivers import hostile_zygote
 ROOM: Final = 4 * MIB
 LIMITS: Final = Limits(load_s=20, run_s=20, memory_bytes=1024 * MIB, output_bytes=ROOM)
 COUNTED: Final = 24
-"""MiB that a way may hold beyond the limits of memory and of files."""
+"""MiB that one way may hold beyond the limits on memory and files."""
 
 
 class Stage(ZygoteProcess):
@@ -31,7 +31,7 @@ class Stage(ZygoteProcess):
 
 
 class HostileZygote:
-    """As `Zygote`, for the hostile."""
+    """Like `Zygote`, for the hostile driver."""
 
     driver = "hostile"
 
@@ -40,7 +40,7 @@ class HostileZygote:
         self.process = Stage("hostile", False, True, tier)
 
     def prepare(self) -> None:
-        """Nothing is prepared for here."""
+        """Prepare nothing."""
 
     def launch(self, order: WorkOrder, limits: Limits, job: str) -> ForkedChild:
         """See `Zygote.launch`."""
@@ -49,16 +49,16 @@ class HostileZygote:
         )
 
     def close(self) -> None:
-        """End it."""
+        """End the zygote."""
         self.process.close()
 
 
 def play(launches: HostileZygote, model: str, limits: Limits = LIMITS) -> list[Event]:
-    """Everything that one launch of the hostile driver sent."""
+    """All events that one launch of the hostile driver sent."""
     launch = Launch(WorkOrder(model, "CPU (Hostile)", 1, 1), limits, launches)  # type: ignore[arg-type]
     return list(launch.events())
 
 
 def findings(launches: HostileZygote, model: str) -> dict[str, float]:
-    """What it found, by name."""
+    """The figures that one launch found, by name."""
     return next(dict(event.figures) for event in play(launches, model) if isinstance(event, RunFindings))

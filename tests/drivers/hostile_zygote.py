@@ -1,7 +1,7 @@
-"""A zygote with a driver that means harm: run as a program in the place of `drivers.launch.zygote`, with its arguments.
+"""A zygote with a malicious driver, run as a program in place of `drivers.launch.zygote`, with its arguments.
 
-Its model is a JSON object: `try` names acts that are tried one after the other, each a figure of 1 (it worked) or 0 (refused);
-`do` names one act that may end the process; the other keys are what the acts need: places and numbers outside.
+Its model is a JSON object: `try` names acts that are tried in order, each giving a figure of 1 (it worked) or 0 (refused);
+`do` names one act that may end the process; the other keys are what the acts need, such as paths and numbers outside.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MIB = 1 << 20
 
 
 def call(name: str, *arguments: Any) -> None:
-    """A system call by its number. Raises OSError."""
+    """Make a system call by number, not through a library function. Raises OSError."""
     if LIBC.syscall(NUMBERS[name], *arguments) < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -106,7 +106,7 @@ def clone_by_pointer() -> None:
 
 
 def threads_without_end() -> None:
-    """Raises OSError when their number is bounded somewhere below a thousand and a half."""
+    """Start threads without end. Raises OSError when a limit below 1500 stops it."""
     hold = threading.Event()
     threading.stack_size(64 * 1024)
     started: list[threading.Thread] = []
@@ -124,7 +124,7 @@ def threads_without_end() -> None:
 
 
 def fill_folder(room: int) -> None:
-    """Many files, each within its own limit."""
+    """Write many files, each within the limit for one file."""
     block = bytes(MIB)
     for number in range(room // MIB + 2):
         Path(f"fill-{number}").write_bytes(block)
@@ -141,7 +141,7 @@ def big_file(room: int) -> None:
 
 
 def speak_for_the_reaper() -> None:
-    """By any socket that was left open. Raises OSError when there is none."""
+    """Look for a socket that was left open. Raises OSError if there is none."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with contextlib.suppress(FileNotFoundError):
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):  # noqa: PTH115
@@ -150,7 +150,7 @@ def speak_for_the_reaper() -> None:
 
 
 def own_the_node(pid: int) -> None:
-    """A file that sends the node a signal when it is ready. It never is."""
+    """Have a file signal the node when it is ready, which it never is."""
     ready, wake = os.pipe()
     try:
         fcntl.fcntl(ready, fcntl.F_SETOWN, pid)
@@ -160,7 +160,7 @@ def own_the_node(pid: int) -> None:
 
 
 def dig() -> None:
-    """Folders in each other, more than a tidy-up can go down, and one that nobody may look into."""
+    """Nest folders deeper than a tidy-up can descend, and make one that nobody may enter."""
     Path("shut", "in").mkdir(parents=True)
     Path("shut").chmod(0)
     for _ in range(3000):
@@ -170,7 +170,7 @@ def dig() -> None:
 
 
 def run_own_code() -> None:
-    """A library of one's own: bytes from its folder as code."""
+    """Map a file from its own folder as executable code, as a library would be."""
     with open("code", "wb+") as file:  # noqa: PTH123
         file.write(bytes(4096))
         file.flush()
@@ -193,7 +193,7 @@ def no_more_files() -> None:
 
 
 def become() -> None:
-    """The call is let through where it finds that there is no such program."""
+    """Run another program. The call got through if the answer is that no such program exists."""
     try:
         os.execv("/no/such/program", ["program"])  # noqa: S606
     except FileNotFoundError:
@@ -201,7 +201,7 @@ def become() -> None:
 
 
 def tries(setup: dict[str, Any]) -> dict[str, Callable[[], object]]:
-    """Act by name; each raises OSError when it is refused."""
+    """Acts by name. Each raises OSError if it is refused."""
     pairs, node, key = setup["neighbour"], setup["node"], setup["key"]
     return {
         "read a file next to the model": lambda: read(pairs),
@@ -266,7 +266,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def manifests(setup: dict[str, Any]) -> dict[str, Callable[[], object]]:
-    """Acts that should not return, or with traces that are looked for afterwards."""
+    """Acts that should not return, or whose traces are looked for afterwards."""
     pid = setup["node"]
     return {
         "ptrace": lambda: call("ptrace", 16, pid, None, None),
@@ -290,7 +290,7 @@ def manifests(setup: dict[str, Any]) -> dict[str, Callable[[], object]]:
 
 
 def _readable(path: str) -> bool:
-    """Whether it, or the first that a pattern matches, says anything."""
+    """Whether the file is readable and not empty, or the path a folder. Of a pattern's matches, only the first counts."""
     for one in glob.glob(path)[:1]:  # noqa: PTH207
         with contextlib.suppress(OSError):
             return bool(Path(one).is_dir() or Path(one).read_bytes())
@@ -300,7 +300,7 @@ def _readable(path: str) -> bool:
 def _worked(act: Callable[[], object]) -> bool:
     try:
         act()
-    except (OSError, ValueError):  # Python's word for a limit that may not be raised
+    except (OSError, ValueError):  # Python raises ValueError for a limit that may not be raised
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""What the tests of launches share: orders for the scripted unit, what came of them, and what hangs below a zygote."""
+"""Shared parts for tests of launches: orders for the scripted unit, their events, and the processes below a zygote."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drivers.testing.fake import UNIT
 Script = Callable[..., str]
 
 LONG_S = 120.0
-"""For whatever comes at once on a machine that has nothing else to do."""
+"""Limit for steps that take no time on an idle machine."""
 QUICK = Limits(load_s=LONG_S, run_s=LONG_S)
 GONE_S = LONG_S
 
@@ -30,7 +30,7 @@ def play(model: str, stage: Zygote, limits: Limits = QUICK, runs: int = 4, loads
 
 
 def below(stage: Zygote) -> list[psutil.Process]:
-    """Every process that hangs below the zygotes: reapers, workers, and what was re-parented to reapers."""
+    """All processes below the zygotes: reapers, workers, and orphans adopted by reapers."""
     results: list[psutil.Process] = []
     for pid in stage.pids:
         results += psutil.Process(pid).children(recursive=True)
@@ -38,7 +38,7 @@ def below(stage: Zygote) -> list[psutil.Process]:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether it still runs; a dead one that nobody has reaped does not."""
+    """Whether the process still runs. A zombie does not."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -46,7 +46,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = GONE_S) -> None:
-    """Poll under a deadline."""
+    """Poll until the condition holds. Fails after `seconds`."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"not within {seconds} s: {what}"
@@ -54,7 +54,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = GONE_S
 
 
 def kinds_of(events: list[Event]) -> list[str]:
-    """What came, without progress and what stands between launches; loads by their kind."""
+    """The kinds of events, without progress and events between launches. A load counts by its own kind."""
     return [
         str(event.kind) if isinstance(event, LoadReport) else type(event).__name__
         for event in events

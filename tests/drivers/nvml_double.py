@@ -1,4 +1,4 @@
-"""A stand-in for pynvml that a real sampler process loads by its path: a device that draws 50 W, and 250 W once it has idled."""
+"""A double of pynvml that a real sampler process loads by path: a device that draws 50 W, and 250 W once it has idled."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _asked = {"power": 0}
 
 
 class NVMLError(Exception):
-    """As in pynvml."""
+    """Named as in pynvml."""
 
 
 class NVMLError_LibraryNotFound(NVMLError):  # noqa: N801
-    """As in pynvml."""
+    """Named as in pynvml."""
 
 
 def nvmlInit() -> None:  # noqa: N802

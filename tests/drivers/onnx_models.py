@@ -1,4 +1,4 @@
-"""Small ONNX models made on the spot, each for one question."""
+"""Small ONNX models generated on the spot, each for one question."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ node = helper.make_node
 
 
 class OnnxModels:
-    """Makes an ONNX file from nodes and returns its path."""
+    """Writes ONNX models to files and returns their paths."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,7 +29,7 @@ class OnnxModels:
     def put(
         self, name: str, nodes: list[Any], inputs: list[Any], outputs: list[Any], *weights: Any, **extra: Any
     ) -> str:
-        """Write one graph. `extra`: `domains` next to the standard one, `metadata`."""
+        """Write one graph. `extra`: `domains` besides the standard one, and `metadata`."""
         graph = helper.make_graph(nodes, "graph", inputs, outputs, list(weights))
         domains = [
             helper.make_opsetid("", 17),
@@ -44,7 +44,7 @@ class OnnxModels:
         return str(path)
 
     def nano(self, name: str = "nano", weight: float = 0.1) -> str:
-        """An 8 × 8 product."""
+        """An 8 × 8 matrix product."""
         weights = helper.make_tensor("w", FLOAT, [8, 8], [weight] * 64)
         return self.put(
             name,
@@ -55,14 +55,14 @@ class OnnxModels:
         )
 
     def deep(self, rank: int) -> str:
-        """An input of so many dimensions."""
+        """An input of rank `rank`."""
         shape = [1] * rank
         return self.put(
             "deep", [node("Identity", ["x"], ["y"])], [value("x", FLOAT, shape)], [value("y", FLOAT, shape)]
         )
 
     def endless(self) -> str:
-        """A loop without a trip count with a condition that stays true."""
+        """A loop without a trip count whose condition stays true."""
         body = helper.make_graph(
             [node("Identity", ["c"], ["c2"]), node("Identity", ["v"], ["v2"])],
             "body",
@@ -79,7 +79,7 @@ class OnnxModels:
         )
 
     def greedy(self) -> str:
-        """Sixteen gibibytes of zeros out of a hundred bytes."""
+        """Sixteen gibibytes of zeros from a file of a hundred bytes."""
         shape = helper.make_tensor("shape", INT64, [2], [65536, 65536])
         nodes = [
             node("ConstantOfShape", ["shape"], ["big"]),
@@ -89,7 +89,7 @@ class OnnxModels:
         return self.put("greedy", nodes, [value("x", FLOAT, [1])], [value("y", FLOAT, [1])], shape)
 
     def custom(self) -> str:
-        """An operator of somebody's own library."""
+        """An operator of a third party's library."""
         return self.put(
             "custom",
             [node("Thing", ["x"], ["y"], domain="com.acme")],
@@ -99,7 +99,7 @@ class OnnxModels:
         )
 
     def external(self, location: str) -> str:
-        """A model with weights in another file."""
+        """A model whose weights are in another file."""
         weights = TensorProto(name="w", data_type=FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
         weights.external_data.add(key="location", value=location)
         return self.put(
@@ -111,7 +111,7 @@ class OnnxModels:
         )
 
     def embedding(self) -> str:
-        """Token ids into a table of ten rows, with a mask."""
+        """Token ids that index a table of ten rows, with a mask."""
         table = helper.make_tensor("table", FLOAT, [10, 2], [0.5] * 20)
         nodes = [
             node("Gather", ["table", "input_ids"], ["rows"]),
@@ -127,7 +127,7 @@ class OnnxModels:
         return self.put("embedding", nodes, inputs, [value("y", FLOAT, None)], table, last)
 
     def speech(self) -> str:
-        """A float signal, a state and a scalar sample rate, like voice detectors have."""
+        """A float signal, a state and a scalar sample rate, as in voice detectors."""
         nodes = [
             node("Cast", ["sr"], ["rate"], to=FLOAT),
             node("Div", ["input", "rate"], ["scaled"]),

@@ -1,6 +1,6 @@
-"""A real HTTP server in a process of its own that speaks the OpenAI API on a known schedule, and tells what it really did.
+"""A real HTTP server in a separate process that speaks the OpenAI API on a known schedule, and reports what it really did.
 
-    python openai_server.py [KEY]        prints its port; ends when its standard input does
+python openai_server.py [KEY]        prints its port; ends when its standard input closes
 
 The model's name is the schedule: `plan-20-5` sends the first piece of text after 20 ms and the others every 5 ms. Other names
 misbehave, each in its own way (`ODD`). `GET /did` returns when each piece was handed to the system, on the host's clock.

@@ -1,4 +1,4 @@
-"""One model for each element type that onnxruntime takes, made on the spot."""
+"""One model for each element type that onnxruntime accepts, generated on the spot."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ TYPES: Final = {
     **dict.fromkeys(("INT4", "UINT4"), 21),
     **dict.fromkeys(("INT2", "UINT2"), 25),
 }
-"""By ONNX's name: the first set of operators that has a Cast for it."""
+"""By ONNX's name: the first opset that has a Cast for the type."""
 SHAPE: Final = ["batch", 3, 7]
-"""An odd number of elements, so that narrow ones do not fill their last byte."""
+"""An odd number of elements, so that sub-byte types do not fill their last byte."""
 
 
 def put(folder: Path, name: str) -> Path:
-    """A model that takes one input `x` of that type and gives it as floats and, where the runtime can copy it, as it is."""
+    """A model that takes one input `x` of the type, and returns it as floats and, where the runtime can copy the type, unchanged."""
     kind, opset = getattr(TensorProto, name), TYPES[name]
     value = helper.make_tensor_value_info
     wide = [

@@ -51,14 +51,14 @@ def run(folder: Path, scenario: str, *, tasks: int, seed: int, every: int = 1, e
 
 
 def run_quietly(folder: Path, scenario: str, tasks: int, seed: int, every: int) -> Figures:
-    """In a process of its own."""
+    """`run`, in its own process and without logs."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     folder.mkdir(parents=True)
     return run(folder, scenario, tasks=tasks, seed=seed, every=every)
 
 
 def run_all(folder: Path, given: argparse.Namespace) -> Iterator[tuple[str, int, Figures]]:
-    """Every scenario with every seed, as many at once as there are processors."""
+    """Run every scenario with every seed, in as many processes as there are processors."""
     wanted = [
         (scenario, seed)
         for seed in range(given.seed, given.seed + given.runs)
@@ -76,7 +76,7 @@ def run_all(folder: Path, given: argparse.Namespace) -> Iterator[tuple[str, int,
 
 
 def line(figures: Figures, seconds: float) -> str:
-    """For people."""
+    """The figures as a line for people."""
     return (
         f"{figures.cuts:,} power cuts and {figures.between:,} more after a promise alone, "
         f"{figures.states:,} disks left by them: {sum(figures.promises.values()):,} promises, "

@@ -1,6 +1,6 @@
-"""A campaign goes from home to home: its scheduler dies, another adopts it by token, and a third one by the owner's key.
+"""A campaign moves from home to home: its scheduler dies, a second one adopts it by token, and a third one by the owner's key.
 
-Each adoption is what `sark-node adopt` does; what lets a home lead has to be on its disk before the campaign is in its store.
+Each adoption does what `sark-node adopt` does. Whatever entitles a home to lead has to be on its disk before the campaign is in its store.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LASTS_S: Final = 3_600.0
 
 
 class Adoptions(Swarm):
-    """Ann's campaign, then Bob's, then that of Ann's other home."""
+    """Ann's campaign moves to Bob, then to Ann's other home."""
 
     async def serve(self, tasks: int) -> None:
         async with self.up():
@@ -48,11 +48,11 @@ class Adoptions(Swarm):
             await self.by_token(bob, campaign)
             await self.lead(bob, tasks // 2)
             await self.by_key(campaign)
-            self.nursery.start_soon(self.ann.schedule)  # it hears that others carry on
+            self.nursery.start_soon(self.ann.schedule)  # it hears that others lead the campaign
             await self.until(self.ann, self.ann.done)
 
     async def lead(self, leader: Leader, results: int) -> None:
-        """Until so many are in its store; then it dies."""
+        """Run `leader` until this many results are in its store, then kill it."""
         self.nursery.start_soon(leader.schedule)
         await self.until(leader, lambda: leader.recorded() >= results)
         leader.kill()
@@ -66,7 +66,7 @@ class Adoptions(Swarm):
         def keep() -> None:
             store_tokens(bob.home, held)
 
-        rest = self.elsewhere / "rest"  # the first model comes from a worker
+        rest = self.elsewhere / "rest"  # a worker has the first model
         shutil.copytree(self.elsewhere / "campaign-1", rest, ignore=shutil.ignore_patterns("m1.json"))
         speaks = ("credential", key.peer_id, None)
         await self.adopt(bob.home, bob.identity, held, campaign, keep, rest, speaks)
@@ -84,7 +84,9 @@ class Adoptions(Swarm):
         ben = Leader(self, BEN)
         ben.campaigns.append(campaign)
         ben.promise(campaign)
-        self.promises.end(BEN, "led", _manifest_of(campaign))  # it is forgotten when the campaign has ended
+        self.promises.end(
+            BEN, "led", _manifest_of(campaign)
+        )  # the manifest is removed when the campaign has ended
         self.nursery.start_soon(ben.schedule)
         await self.until(ben, ben.done)
         ben.kill()
@@ -100,7 +102,7 @@ class Adoptions(Swarm):
         models: Path,
         speaks: tuple[str, str, str | None],
     ) -> None:
-        """`speaks`: kind, key and value of the promise that this home can speak for the campaign."""
+        """`speaks`: kind, key and value of the promise that this home may speak for the campaign."""
         with open_store(home) as store:
             _watch(store, home, self.promises, campaign, speaks)
             async with self.visitor(key, held, campaign) as scan:
@@ -147,13 +149,15 @@ class Adoptions(Swarm):
 def _watch(
     store: Store, home: Home, promises: Promises, campaign: str, speaks: tuple[str, str, str | None]
 ) -> None:
-    """From when it is in the store, this home leads it: its models, its manifest and what lets it speak are there by then."""
+    """Promise that this home leads the campaign once it is in the store: its models, its manifest and its right to speak are on disk by
+    then.
+    """
     take_over: Any = store.campaigns.take_over
 
     def seen(new: Any, models: Sequence[Any], *rest: Any, **more: Any) -> None:
         promises.make(home.data.parent.name, *speaks)
         for model in models:
-            if (home.spool / model.sha256).exists():  # else its tasks wait for it
+            if (home.spool / model.sha256).exists():  # otherwise the campaign's tasks wait for the model
                 promises.make(home.data.parent.name, "spooled", model.sha256)
         name = _manifest_of(campaign)
         manifest = (home.spool / "manifests" / name).read_bytes()
@@ -164,7 +168,7 @@ def _watch(
 
 
 def _manifest_of(campaign: str) -> str:
-    """The name of its file."""
+    """The name of the manifest's file."""
     return hashlib.sha256(campaign.encode()).hexdigest()[:32]
 
 

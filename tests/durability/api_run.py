@@ -1,4 +1,4 @@
-"""What clients of the HTTP API are answered: campaigns under idempotency keys, uploads, cancels, runs of an experiment."""
+"""The answers that clients of the HTTP API get: campaigns under idempotency keys, uploads, cancels, runs of an experiment."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from web.http.problems import HttpProblem
 
 API: Final = "/api/v1"
 OPENED_EVERY: Final = 5
-"""So many campaigns, and the server is another process."""
+"""After this many campaigns another process serves."""
 
 
 @dataclass(slots=True)
 class Watched(IdempotencyStore):
-    """Writes down which campaign a key stands for when that may be stored, and what is answered before it goes out."""
+    """Records which campaign a key stands for when the store may write it, and the answer before it goes out."""
 
     promises: Promises | None = None
     claimed: set[str] = field(default_factory=set)
@@ -68,7 +68,7 @@ class Watched(IdempotencyStore):
 
 
 class Server:
-    """One home's server, asked without sockets."""
+    """The server of one home, called without sockets."""
 
     def __init__(self, home: Home, promises: Promises) -> None:
         self.home, self.promises = home, promises
@@ -87,7 +87,7 @@ class Server:
 
 
 class Client:
-    """A program that repeats what it was not sure of."""
+    """A program that repeats requests when it is not sure of their outcome."""
 
     def __init__(self, server: Server, rng: random.Random) -> None:
         self.server, self.rng = server, rng

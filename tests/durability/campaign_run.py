@@ -1,6 +1,6 @@
-"""Two workers and a scheduler with homes of their own: the real services on real files, joined by the in-memory network.
+"""Two workers and a scheduler with their own homes: the real services on real files, joined by the in-memory network.
 
-Meanwhile they are killed and started again, cut off and cancelled; before and after it their owners type commands.
+Meanwhile they are killed and restarted, cut off and cancelled; before and after the run their owners type commands.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAX_S: Final = 1_500.0
 
 
 class Device:
-    """A worker's home, and one life of its worker after the other."""
+    """A worker's home, and the lives of its worker."""
 
     def __init__(self, run: Swarm, name: str) -> None:
         self.run, self.name = run, name
@@ -73,7 +73,7 @@ class Device:
         return TimedLaunch(UNIT, order, self.run.rng.choice((0.1, 0.3, 1.0)) / SPEED)
 
     async def start(self) -> None:
-        """As `node.serve.process` puts a worker together."""
+        """Start the worker, put together as in `node.serve.process`."""
         folder = self.home.folder("worker")
         parts = WorkerParts(
             device=scripted_device(self.name, UNIT, self.run.elsewhere, self.launch),
@@ -103,7 +103,7 @@ class Device:
 
 
 class Leader:
-    """A scheduler's home, and one life of its scheduler after the other."""
+    """A scheduler's home, and the lives of its scheduler."""
 
     def __init__(
         self, run: Swarm, name: str, credentials: Callable[[], Sequence[Credential]] = tuple
@@ -116,7 +116,7 @@ class Leader:
         self.campaigns: list[str] = []
 
     async def schedule(self) -> None:
-        """One life of the scheduler, as `scheduler.run.process` puts it together."""
+        """Run one life of the scheduler, put together as in `scheduler.run.process`."""
         self.scope = trio.CancelScope()
         self.run.wire.names[self.identity.peer_id] = self.name
         with self.scope, open_store(self.home) as store:
@@ -139,7 +139,7 @@ class Leader:
         self.scope.cancel()
 
     def submit(self, number: int, tasks: int) -> str:
-        """As `submit` does it: the id is printed when this returns."""
+        """Submit a campaign as `submit` does. The id is printed when this returns."""
         file = campaign_file(self.run.elsewhere / f"campaign-{number}", f"number {number}", (tasks + 1) // 2)
         campaign = submit_campaign(self.home, file, wait_s=300.0)
         self.campaigns.append(campaign)
@@ -147,12 +147,14 @@ class Leader:
         return campaign
 
     def promise(self, campaign: str) -> None:
-        """Its id is printed."""
+        """Promise what the printed id of a campaign promises."""
         with open_store(self.home) as store:
             hashes = sorted(model.sha256 for model in store.campaigns.models(campaign))
         self.run.promises.make(self.name, "campaign", campaign, hashes)
         for sha256 in hashes:
-            if (self.home.spool / sha256).exists():  # else an adopted campaign's tasks wait for it
+            if (
+                self.home.spool / sha256
+            ).exists():  # otherwise an adopted campaign's tasks wait for the model
                 self.run.promises.make(self.name, "spooled", sha256)
 
     def cancel(self, target: str) -> None:
@@ -161,7 +163,7 @@ class Leader:
                 self.run.promises.make(self.name, "cancel", target)
 
     def recorded(self) -> int:
-        """Results in the store."""
+        """Number of results in the store."""
         with open_store(self.home) as store:
             return sum(row.record is not None for each in self.campaigns for row in store.results.rows(each))
 
@@ -170,7 +172,7 @@ class Leader:
             return not store.campaigns.unfinished()
 
     def show(self) -> None:
-        """What a run that does not end waits for."""
+        """Show what a run that does not end waits for."""
         with open_store(self.home) as store:
             rows = [row for campaign in self.campaigns for row in store.tasks.all(campaign)]
         for row in rows:
@@ -180,7 +182,7 @@ class Leader:
 
 
 class Swarm:
-    """The homes, what joins them, and an index in which everybody finds everybody."""
+    """The homes, what connects them, and an index in which everybody finds everybody."""
 
     nursery: trio.Nursery
     swarm: MemorySwarm
@@ -197,7 +199,7 @@ class Swarm:
 
     @contextlib.asynccontextmanager
     async def up(self) -> AsyncIterator[None]:
-        """The workers are; for at most `MAX_S`."""
+        """Run the workers, for at most `MAX_S`."""
         async with (
             MemorySwarm(random.Random(1), latency_s=0.005) as self.swarm,
             trio.open_nursery() as self.nursery,
@@ -210,7 +212,7 @@ class Swarm:
             self.nursery.cancel_scope.cancel()
 
     async def until(self, leader: Leader, condition: Callable[[], bool]) -> None:
-        """Wait for it. Raises `trio.TooSlowError`, and says what `leader` waits for."""
+        """Wait for a condition. Raises `trio.TooSlowError`, and shows what `leader` waits for."""
         try:
             while not condition():
                 await trio.sleep(1.0)
@@ -239,7 +241,7 @@ class Swarm:
 
 
 class Run(Swarm):
-    """Strikes at the services while they work."""
+    """Kills, cuts off and cancels while the services work."""
 
     async def strike(self) -> None:
         device = self.rng.choice(self.devices)
@@ -277,7 +279,7 @@ class Run(Swarm):
 
 
 def campaign_file(folder: Path, name: str, models: int, **more: Any) -> Path:
-    """A campaign of so many models, twice each."""
+    """A campaign of `models` models, each twice."""
     folder.mkdir()
     names = [f"m{n}.json" for n in range(1, 1 + models)]
     for n, model in enumerate(names, 1):

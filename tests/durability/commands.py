@@ -1,4 +1,4 @@
-"""What owners type, and other calls that end with something said: each with the promise that it makes."""
+"""Commands that owners type, and other calls that end with an output, each with the promise that it makes."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from web.http.middleware import own_token
 GATE: Final = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.from_seed('gate').peer_id}"
 ANN, BOB, EVE = (Identity.from_seed(name).peer_id for name in ("ann", "bob", "eve"))
 FAR: Final = 4e9
-"""A time in wall seconds long after now."""
+"""A time in wall seconds, far in the future."""
 
 
 class Said(io.StringIO):
-    """Standard output; the promise is made just before its first character goes out."""
+    """Standard output that makes the promise just before its first character is printed."""
 
     def __init__(self, promise: Callable[[], None]) -> None:
         super().__init__()
@@ -54,13 +54,13 @@ class Said(io.StringIO):
 
 @dataclass
 class Typed:
-    """Commands of one home."""
+    """Types the commands of one home."""
 
     home: Path
     promises: Promises
 
     def __call__(self, *words: str | Path, kind: str = "", key: str = "", value: object = None) -> str:
-        """What it printed. Raises `AssertionError` when it fails."""
+        """Run a command and return its output. Raises `AssertionError` when it fails."""
 
         def promise() -> None:
             if kind:
@@ -83,14 +83,14 @@ class Typed:
 
 @contextlib.contextmanager
 def promised(promises: Promises, kind: str, key: str, value: object = None) -> Iterator[None]:
-    """It counts once the block has ended."""
+    """Make a promise, which counts once the block has ended."""
     promises.end(SCHEDULER, kind, key)
     yield
     promises.make(SCHEDULER, kind, key, value)
 
 
 def before(home: Home, elsewhere: Path, promises: Promises) -> None:
-    """A pool, its members and tickets, listed keys, models."""
+    """A pool, its members and tickets; listed keys; models."""
     typed = Typed(home.data.parent, promises)
     typed("pool", "create", "lab", "--gate", GATE, kind="pool", key="lab")
     ticket = read_ticket(typed("pool", "invite", "lab", kind="tickets", key="lab", value=1))
@@ -118,7 +118,7 @@ def before(home: Home, elsewhere: Path, promises: Promises) -> None:
 
 
 def after(home: Home, elsewhere: Path, promises: Promises) -> None:
-    """A backup, an upload, a server's token, an adopted model; who was admitted is revoked, a joined pool is left."""
+    """A backup, an upload, a server's token, an adopted model; an admitted peer is revoked, and a joined pool is left."""
     typed = Typed(home.data.parent, promises)
     with open_store(home) as store:
         campaigns = len(store.campaigns.summaries())
@@ -147,7 +147,7 @@ def after(home: Home, elsewhere: Path, promises: Promises) -> None:
     member = PoolMember(peer=ANN, name="ann", role=Role.WORKER)
     own.change(lambda manifest: with_member(manifest, member, time.time()))
     promises.end(SCHEDULER, "admitted", f"lab {ANN}")
-    promises.end(SCHEDULER, "admitted", f"lab {BOB}")  # by the same ticket
+    promises.end(SCHEDULER, "admitted", f"lab {BOB}")  # that came with the same ticket
     promises.end(SCHEDULER, "tickets", "lab")
     with promised(promises, "revoked", f"lab {ANN}"):
         revoke(own, "ann", time.time())

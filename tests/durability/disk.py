@@ -1,8 +1,8 @@
 """A disk as POSIX promises it, and what a power cut may leave of it.
 
-Bytes are safe after fsync of their file, a name after fsync of its folder; all else may be lost, torn or reordered:
+Bytes are safe after fsync of their file, a name after fsync of its folder. Everything else may be lost, torn or reordered:
 
-    lost     nothing that was not synced is there           kept     everything is there, as after kill -9
+    lost     everything unsynced is gone                    kept     everything is there, as after kill -9
     names    names are ahead of bytes: renamed, but empty   bytes    bytes are ahead of names
     torn     a seed draws which names and which sectors are there
 """
@@ -20,11 +20,11 @@ from tests.durability.journal import Operation, Step
 
 SECTOR: Final = 512
 NOT_MODELLED: Final = "-shm"
-"""SQLite writes it through a mapping, and makes it anew from the -wal after a restart."""
+"""SQLite writes this file through a mapping, and rebuilds it from the -wal after a restart."""
 
 
 class Loss(StrEnum):
-    """What a power cut does to what was not synced."""
+    """What a power cut does to unsynced data."""
 
     LOST = "lost"
     KEPT = "kept"
@@ -35,13 +35,13 @@ class Loss(StrEnum):
 
 @dataclass(eq=False, slots=True)
 class FileNode:
-    """A file's bytes now, as of its last fsync, and what was written in between: (offset, bytes), or (size, None) for a truncation."""
+    """A file's bytes now and as of its last fsync, and the writes in between: (offset, bytes), or (size, None) for a truncation."""
 
     content: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     _whole: bytes | None = b""
-    """`content`, where it was copied since the last change: each state of a file is one object, whose hash is computed once."""
+    """A copy of `content`, if made since the last change. So each state of a file is one object, whose hash is computed once."""
 
     def apply(self, at: int, data: bytes | None) -> None:
         _apply(self.content, at, data)
@@ -82,7 +82,7 @@ class FolderNode:
     names: dict[str, Node] = field(default_factory=dict)
     synced: dict[str, Node] = field(default_factory=dict)
     pending: list[dict[str, Node | None]] = field(default_factory=list)
-    """Changes since then, each atomic: names and what they stand for; None: nothing."""
+    """Changes since then, each atomic: name → node; None: no longer there."""
 
     def change(self, names: dict[str, Node | None]) -> None:
         _rename(self.names, names)
@@ -110,14 +110,14 @@ Tree = dict[str, bytes]
 
 
 class Disk:
-    """The recorded folder, which is safe itself."""
+    """The recorded folder, which itself is safe."""
 
     def __init__(self) -> None:
         self.root = FolderNode()
         self._by_inode: dict[int, FileNode] = {}
 
     def do(self, step: Step) -> bool:
-        """Carry it out; gives whether a power cut right after it is of interest."""
+        """Carry out a step. Returns whether a power cut right after it is of interest."""
         match step.operation:
             case Operation.CREATE:
                 file = self._by_inode[step.inode] = FileNode()
@@ -161,7 +161,7 @@ class Disk:
         return node
 
     def file(self, path: str) -> FileNode | None:
-        """The one that has this name now."""
+        """The file that has this name now."""
         try:
             node = self._node(PurePosixPath(path))
         except KeyError:
@@ -169,7 +169,7 @@ class Disk:
         return node if isinstance(node, FileNode) else None
 
     def after(self, loss: Loss, rng: random.Random) -> Tree:
-        """What is there when power is back."""
+        """The tree when power is back."""
         return dict(_walk(self.root, "", loss, rng))
 
 
@@ -185,7 +185,7 @@ def _walk(folder: FolderNode, below: str, loss: Loss, rng: random.Random) -> Ite
 
 
 def write_tree(tree: Tree, folder: Path) -> None:
-    """Make it so in a real folder, which is empty."""
+    """Write the tree to a real, empty folder."""
     for path, content in tree.items():
         if path.endswith("/"):
             (folder / path).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def write_tree(tree: Tree, folder: Path) -> None:
 
 
 def read_tree(folder: Path) -> Tree:
-    """What lies in a real folder."""
+    """The content of a real folder."""
     tree: Tree = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -228,7 +228,7 @@ def _rename(names: dict[str, Node], change: dict[str, Node | None]) -> None:
 
 
 def _sectors(at: int, data: bytes, whole: float) -> Iterator[tuple[int, bytes]]:
-    """A write, in one piece or by sectors."""
+    """Split a write into sectors, or leave it in one piece."""
     if whole < 0.5:
         yield at, data
         return

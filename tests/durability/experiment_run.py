@@ -1,4 +1,4 @@
-"""Experiments: versions saved, schedules set, runs begun by hand and when due, judged, accepted, forgotten."""
+"""Experiments: saving versions, setting schedules, beginning runs by hand and when due, judging, accepting and removing them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.durability.promises import EVERY, Promises
 
 
 class Experimenter:
-    """Ann types, and each day her process does what is due."""
+    """Ann types commands, and each day her process begins the runs that are due."""
 
     def __init__(self, home: Home, promises: Promises, rng: random.Random) -> None:
         self.home, self.promises, self.rng = home, promises, rng
@@ -38,7 +38,7 @@ class Experimenter:
         if self.rng.random() < 0.5:
             for key in [f"{name}@{number}" for number in (1, 2, 3)]:
                 self.promises.end(SCHEDULER, "version", key)
-            for kind in ("run", "finding", "accepted", "schedule"):  # of those before, too
+            for kind in ("run", "finding", "accepted", "schedule"):  # of earlier experiments, too
                 self.promises.end(SCHEDULER, kind, EVERY)
             self.typed("experiment", "remove", name, kind="experiment", key=name, value=False)
 
@@ -77,7 +77,7 @@ class Experimenter:
                 assert store.experiments.accept_run(campaign)
 
     def due(self, store: Store, name: str) -> None:
-        """A run that was begun is not begun again."""
+        """Promise that a run is not begun twice."""
         row = store.experiments.get(name)
         assert row is not None
         self.promises.make(SCHEDULER, "due", name, row.due)

@@ -2,7 +2,7 @@
 
     facts_of(tree, home, folder)      kind → key → value, as in `promises.py`
 
-A home falls into groups of files that are read together; the facts of one that has not changed since are not read again.
+A home consists of groups of files that are read together. A group that has not changed since its last reading is not read again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 
 class Damaged(AssertionError):
-    """What was read contradicts itself."""
+    """The files contradict each other."""
 
 
 def store_facts(home: Home) -> Facts:
@@ -92,7 +92,7 @@ def store_facts(home: Home) -> Facts:
 
 
 def _check_store(store: Store) -> None:
-    """SQLite's own check, and the chain of each campaign's events."""
+    """Run SQLite's own check, and check the chain of each campaign's events."""
     check = store.database.call(lambda c: c.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
     if check != "ok":
         raise Damaged(f"the store is damaged: {check}")
@@ -111,7 +111,7 @@ def _backup(home: Home) -> Facts:
 
 
 def _whole(folder: Path) -> dict[str, None]:
-    """Files that are what their names say."""
+    """Files whose content has the hash in their name."""
     files = [path for path in folder.iterdir() if len(path.name) == 64] if folder.is_dir() else []
     return {path.name: None for path in files if hashlib.sha256(path.read_bytes()).hexdigest() == path.name}
 
@@ -139,7 +139,7 @@ def _trust(home: Home) -> Facts:
 
 
 class Switch(dict[str, bool]):
-    """Whatever is not in it is off."""
+    """A key that is not in it is off."""
 
     def __init__(self, on: Any) -> None:
         super().__init__(dict.fromkeys(on, True))
@@ -171,7 +171,7 @@ def _pools(home: Home) -> Facts:
 
 
 def _manifests_of(home: Home) -> list[PoolManifest]:
-    """Of the pools made here, and of those joined."""
+    """The manifests of the pools created here, and of those joined."""
     joined = [stored_manifest(home, each.pool) for each in joined_pools(home, Role.SUBMIT)]
     return [pool.manifest() for pool in own_pools(home)] + [
         verified(each) for each in joined if each is not None
@@ -197,14 +197,14 @@ def _answers(home: Home) -> Facts:
 
 
 class Closed(dict[str, bool]):
-    """Whatever is not in it admits nobody."""
+    """A key that is not in it admits nobody."""
 
     def __missing__(self, key: str) -> bool:
         return True
 
 
 class Claims(dict[str, str]):
-    """Whatever is not in it has no claim."""
+    """A key that is not in it has no claim."""
 
     def __missing__(self, key: str) -> None:
         return None
@@ -229,7 +229,7 @@ def _models(home: Home) -> Facts:
     whole = {
         sha: None for sha, path in hashes.items() if hashlib.sha256(path.read_bytes()).hexdigest() == sha
     }
-    for sha in hashes.keys() - whole.keys():  # the list of what was verified may say that it is whole
+    for sha in hashes.keys() - whole.keys():  # the list of verified models may say that it is whole
         raise Damaged(f"{sha} has a model's name, and its bytes are others (verified: {cache.has(sha)})")
     return {"model": whole, "pin": Switch(sha for sha in hashes if model_files.pinned(folder, sha))}
 
@@ -292,26 +292,26 @@ GROUPS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Home], Facts]]]] = {
     "incarnation": (tuple(f"data/{role}/incarnation" for role in ROLES), _incarnation),
     "paused": (("data/worker/paused",), _paused),
 }
-"""Name → what its files begin with, and what reads them."""
+"""Name → the prefixes of its files, and the function that reads them."""
 SET_ASIDE: Final = "set aside"
-"""Files that were found broken."""
+"""Key of the files that were set aside as broken."""
 AT_LEAST: Final = frozenset({"epoch", "incarnation", "tickets", "list", "due"})
 """Kinds whose values only rise."""
 ONE_OF: Final = frozenset({"contents"})
-"""Kinds of which one of several values holds, and nothing in between."""
+"""Kinds for which one of several values holds, and nothing in between."""
 
 
 @dataclass
 class Reader:
-    """Reads homes as they are after cuts, in `folder`."""
+    """Reads homes as they are after power cuts, in `folder`."""
 
     folder: Path
     read: int = 0
-    """States of a group that were opened."""
+    """Number of states of a group that were read."""
     _stored: dict[tuple[str, int], tuple[Facts, str]] = field(default_factory=dict)
 
     def facts(self, group: str, files: Tree) -> tuple[int, Facts, str]:
-        """A hash of these files of one home, by paths below it, what they say, and why they cannot be read (empty: they can)."""
+        """For these files of one home, by paths below it: a hash, their facts, and why they cannot be read (empty: they can)."""
         digest = hash(tuple(files.items()))
         stored = self._stored.get((group, digest))
         if stored is None:

@@ -1,4 +1,4 @@
-"""A gate over libp2p on loopback, one life after the other: it admits by ticket, and hears of what its owner revokes."""
+"""A gate over libp2p on loopback, through several lives: it admits by ticket, and hears what its owner revokes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIVES: Final = 2
 
 
 class Gate:
-    """Its home, the guests' homes, and what each of them says."""
+    """The gate's home, the guests' homes, and the promises of each of them."""
 
     def __init__(self, root: Path, promises: Promises, seed: int) -> None:
         self.root, self.promises, self.rng = root, promises, random.Random(seed)
@@ -76,7 +76,7 @@ class Gate:
         return Admitting(self.promises, pool, peer)
 
     async def revoked(self, pool: OwnPool, gates: tuple[str, ...], name: str, peer: str) -> None:
-        """And the ticket by which it came."""
+        """Revoke a guest, and the ticket by which it joined."""
         for kind in ("admitted", "member"):
             self.promises.end(GATE, kind, f"{_of(pool, kind)} {peer}")
         self.promises.end(GATE, "tickets", pool.name)
@@ -86,7 +86,7 @@ class Gate:
         await push_manifest(gates, pool)
 
     def unused(self, pool: OwnPool, gates: tuple[str, ...], terms: MemberTerms) -> None:
-        """A ticket that is revoked before anybody came by it."""
+        """Revoke a ticket before anybody has used it."""
         self.promises.end(GATE, "tickets", pool.name)
         ticket, record = invite(pool, gates, terms, for_s=600.0, now=time.time(), uses=1)
         self.promises.make(GATE, "closed", f"{pool.name} {record.id}", False)
@@ -97,7 +97,7 @@ class Gate:
 
 
 class Admitting:
-    """While the gate answers a newcomer: before the answer goes out, it is a member, and the ticket is used."""
+    """While the gate answers a newcomer: before the answer goes out, the newcomer is a member and the ticket is used."""
 
     def __init__(self, promises: Promises, pool: OwnPool, peer: str) -> None:
         self.promises, self.pool, self.peer = promises, pool, peer

@@ -1,8 +1,8 @@
-"""What a process did to the files below one folder, as `shim.c` wrote it down.
+"""What a process did to the files below one folder, as recorded by `shim.c`.
 
-library = build(folder)                              gcc makes the library
+library = build(folder)                              compiles the library with gcc
 environment(library, root, log)                      of a process that is recorded
-operations(log, root)                                what it did, in its order
+operations(log, root)                                what the process did, in order
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHIM: Final = Path(__file__).with_name("shim.c")
 
 
 class Operation(StrEnum):
-    """What can be done to a disk."""
+    """Operations on a disk."""
 
     CREATE = "C"
     WRITE = "W"
@@ -64,12 +64,14 @@ def build(folder: Path) -> Path:
 
 
 def environment(library: Path, root: Path, log: Path) -> dict[str, str]:
-    """To be added to the environment of a process that is recorded. `root` has no symbolic link in it."""
+    """Variables to add to the environment of a recorded process. `root` must not contain a symbolic link."""
     return {"LD_PRELOAD": str(library), "DURABILITY_ROOT": str(root), "DURABILITY_LOG": str(log)}
 
 
 def operations(log: Path, root: Path) -> Iterator[Step]:
-    """All of them. Raises `ValueError` for a log that is cut off, and for what no model of a disk knows."""
+    """All recorded operations. Raises `ValueError` for a log that is cut off, and for an operation that the model of a disk does not
+    know.
+    """
     data, at = log.read_bytes(), 0
     while at < len(data):
         size, letter, inode, number, one, two = _HEAD.unpack_from(data, at)

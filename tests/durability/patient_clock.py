@@ -1,4 +1,4 @@
-"""A clock that is faster than the wall's, and waits for this process where the machine is busy with others."""
+"""A clock that is faster than the wall clock, and waits for this process while the machine is busy with other processes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 import trio
 
 MOST_S: Final = 0.02
-"""Of the wall clock, that pass between two looks at it: what is more, the processor was elsewhere."""
+"""Seconds of the wall clock that count between two readings. During anything beyond that, the processor was elsewhere."""
 
 
 class PatientClock(trio.abc.Clock):
-    """`rate`: seconds that pass in one of the wall clock."""
+    """`rate`: seconds that pass in one second of the wall clock."""
 
     def __init__(self, rate: float) -> None:
         self._rate, self._now, self._looked = rate, 0.0, time.perf_counter()

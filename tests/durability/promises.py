@@ -1,7 +1,7 @@
-"""What a home says to the outside that has to hold from then on, and the file in which a recorded run writes it down.
+"""What a home tells the outside that has to hold from then on, and the file in which a recorded run writes it down.
 
-A promise is a line of JSON, written to a file in the recorded folder just before the message goes out: the line's place in the log of
-writes says which writes came before it.
+A promise is a line of JSON, written to a file in the recorded folder just before the message goes out. The line's place in the log of
+writes shows which writes came before it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ PREFIX: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """`home`: whose; `kind`: see `facts.py`; `key`: of what; `value`: what is said of it. `ends`: it is about to be replaced, or all of
-    the kind if `key` is `EVERY`."""
+    """`home`: the home that makes it; `kind`: see `facts.py`; `key`: what it is about; `value`: its statement. `ends`: the promise is about
+    to be replaced, or all promises of the kind if `key` is `EVERY`.
+    """
 
     home: str
     kind: str
@@ -55,7 +56,7 @@ class Promise:
 
 
 class Promises:
-    """Those of a run, in the order in which they are made."""
+    """The promises of a run, in order."""
 
     def __init__(self, folder: Path) -> None:
         self._file = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -64,28 +65,28 @@ class Promises:
         os.write(self._file, Promise(home, kind, key, value).line())
 
     def end(self, home: str, kind: str, key: str) -> None:
-        """Whoever made it has asked for something else: until that is promised, either may hold."""
+        """End a promise, because its maker has asked for something else: until the new promise is made, either may hold."""
         os.write(self._file, Promise(home, kind, key, ends=True).line())
 
 
 @dataclass
 class Wire:
-    """Reads the work protocol's messages as they go out of the homes of `names` (peer id → home)."""
+    """Reads the messages of the work protocol as they leave the homes of `names` (peer id → home)."""
 
     promises: Promises
     names: dict[str, str]
     _calls: dict[tuple[str, str, int], Message] = field(default_factory=dict)
-    """By caller, callee and number."""
+    """(caller, callee, number) → the call."""
     _models: dict[str, str] = field(default_factory=dict)
-    """By lease."""
+    """Lease → its model."""
 
     def sends(self, sender: str, receiver: str, frame: Frame) -> None:
-        """Just before it does."""
+        """Called just before `sender` sends a frame."""
         if frame.kind is FrameKind.CALL:
             self._calls[sender, receiver, frame.id] = frame.message
         call = self._calls.get((receiver, sender, frame.id)) if frame.kind is FrameKind.ANSWER else None
         if isinstance(call, Result) and isinstance(frame.message, Stale):
-            self.promises.end(self.names[receiver], "record", call.sha256)  # it may forget it
+            self.promises.end(self.names[receiver], "record", call.sha256)  # the worker may forget the record
         if isinstance(call, Commit) and isinstance(frame.message, Granted | Queued):
             self._models[frame.message.lease] = read_task(call.task).model.sha256
         if isinstance(frame.message, Progress) and frame.message.phase in (Phase.LOAD, Phase.RUN):
@@ -95,7 +96,7 @@ class Wire:
 
 
 def _said(call: Message | None, message: Message) -> list[tuple[str, str, Any]]:
-    """(kind, key, value) of what a message promises; `call`: what it answers."""
+    """(kind, key, value) of the promises in a message; `call`: the call that it answers."""
     match call, message:
         case None, Commit():
             task = read_task(message.task)
@@ -123,7 +124,7 @@ def _said(call: Message | None, message: Message) -> list[tuple[str, str, Any]]:
 
 
 class WatchedStream:
-    """A stream of the work protocol; each frame is seen before it goes out."""
+    """A stream of the work protocol whose frames are reported before they go out."""
 
     def __init__(self, stream: Any, me: str, wire: Wire) -> None:
         self._stream, self._me, self._wire = stream, me, wire
@@ -137,7 +138,7 @@ class WatchedStream:
 
 
 class WatchedNetwork:
-    """A node's network, with the work protocol's streams watched."""
+    """A node's network whose streams of the work protocol are watched."""
 
     def __init__(self, network: Any, wire: Wire) -> None:
         self._network, self._wire = network, wire

@@ -13,22 +13,19 @@ from tests.durability.journal import build, environment
 
 WITHIN_S: Final = 600.0
 SHOWN: Final = 4_000
-"""Characters of what it said, from either end."""
+"""Characters of its output to show, from each end."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """`root`: as the run left it."""
+    """`root`: the folder as the run left it."""
 
     log: Path
     root: Path
 
 
 def record(folder: Path, scenario: str, *, tasks: int, seed: int) -> Recording:
-    """Run `tests.durability.recorded` in a process of its own; one that stands still says where its threads are.
-
-    Raises `AssertionError` when it fails, `RuntimeError` without gcc.
-    """
+    """Run `tests.durability.recorded` in its own process; a process that hangs reports where its threads are."""
     folder = folder.resolve()
     library, root, log = build(folder), folder / "root", folder / "log"
     root.mkdir()

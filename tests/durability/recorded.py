@@ -1,6 +1,6 @@
-"""What is recorded: `python -m tests.durability.recorded SCENARIO ROOT --tasks N --seed N`, with the library of `shim.c` preloaded.
+"""The recorded program: `python -m tests.durability.recorded SCENARIO ROOT --tasks N --seed N`, with the library of `shim.c` preloaded.
 
-Each scenario has homes below ROOT, and writes each promise down before it goes out.
+Each scenario has homes below ROOT, and records each promise before it goes out.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.durability import adoption_run, api_run, campaign_run, experiment_run
 from tests.durability.promises import Promises
 
 HANGS_S: Final = 300.0
-"""Of the wall clock: then it says where each thread is, and ends."""
+"""Seconds of the wall clock after which the process reports where each thread is, and ends."""
 Scenario = Callable[[Path, Path, Promises, int, int], None]
-"""Of the folder of the homes, a folder that is not recorded, the promises, the number of tasks, and a seed."""
+"""(folder of the homes, a folder that is not recorded, promises, number of tasks, seed)"""
 MAKE: Final[Mapping[str, Scenario]] = {
     "campaign": campaign_run.make,
     "adoption": adoption_run.make,

@@ -1,4 +1,4 @@
-"""Cuts the power at the operations of a recorded run, and holds what is left against every promise made before."""
+"""Cuts the power at the operations of a recorded run, and checks the remaining files against every promise made before the cut."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IN_GROUPS: Final = {
     "paused": "paused",
 }
 KINDS: Final = {kind: group for group, kinds in IN_GROUPS.items() for kind in kinds.split()}
-"""Kind of promise → the group of files that it lies in."""
+"""Kind of promise → the group of files that holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Breach:
     """A promise that a power cut breaks, or files that cannot be read after it."""
 
     cut: int
-    """The operation after which the power went."""
+    """The operation after which the power was cut."""
     loss: Loss
     home: str
     group: str
@@ -54,20 +54,20 @@ class Breach:
 
 @dataclass
 class Figures:
-    """What a replay amounts to."""
+    """Totals of a replay."""
 
     operations: int = 0
     cuts: int = 0
     """Operations on the homes' files after which the power was cut."""
     between: int = 0
-    """Further cuts, each after a promise that went out without such an operation since the last cut."""
+    """Further cuts, after promises that no such operation separates from the last cut."""
     states: int = 0
-    """Disks that were left: several for each cut."""
+    """Remaining disks: several for each cut."""
     checks: int = 0
-    """Promises that were held against one of these."""
+    """Promises that were checked against one of these disks."""
     promises: Counter[str] = field(default_factory=Counter)
     breaches: list[Breach] = field(default_factory=list)
-    """The first of each."""
+    """The first breach of each kind."""
     seen: set[str] = field(default_factory=set)
 
     def add(self, other: Figures) -> None:
@@ -106,8 +106,8 @@ def replay(
     enough: int = 20,
     final: Path | None = None,
 ) -> Figures:
-    """`cut_here`: the losses to try after that many operations; `enough`: breaches after which it ends; `final`: the recorded folder, which
-    the model of the disk has to end with, byte for byte.
+    """`cut_here`: the losses to try after that many operations; `enough`: the number of breaches after which it ends; `final`: the recorded
+    folder, which the model of the disk has to equal at the end, byte for byte.
     """
     disk, promised, figures, rng = Disk(), Promised(), Figures(), random.Random(seed)
     reader, checked = Reader(folder), _Checked()
@@ -142,7 +142,7 @@ def replay(
 
 
 class _Checked:
-    """Which promises were held against which files already: the same ones say the same again."""
+    """Promises that were already checked against files, because the same files give the same answer again."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int], int] = {}
@@ -170,7 +170,7 @@ def _check(
         if not checked.needed(home, group, digest, promised.number):
             continue
         broken = [why] if why else list(_broken(live, facts))
-        if loss is not Loss.TORN:  # which may reorder that a record's head was removed before it
+        if loss is not Loss.TORN:  # a torn disk may have lost the record's head before the record was removed
             broken += [f"{name}: set aside as broken" for name in facts.get(SET_ASIDE, ())]
         for what in broken:
             if what not in figures.seen:

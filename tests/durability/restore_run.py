@@ -1,4 +1,6 @@
-"""A backup is made while a campaign runs, and restored after its scheduler has died; then the campaign goes on, and others are imported."""
+"""A backup is made while a campaign runs, and restored after its scheduler has died. Then the campaign continues, and others are
+imported.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ STORED = ("campaign", "epoch", "cancel", "intent", "started", "result")
 
 
 class Restores(Swarm):
-    """Of Ann's home, by what she types."""
+    """Ann's home, backed up and restored by the commands she types."""
 
     async def serve(self, tasks: int) -> None:
         typed = Typed(self.ann.home.data.parent, self.promises)
@@ -43,7 +45,7 @@ class Restores(Swarm):
             await self.until(self.ann, self.ann.done)
 
     def restore(self, typed: Typed, backup: Path) -> None:
-        """Whoever types it gives up what came after the backup; until it is done, the store is the old one or the new one."""
+        """Restore a backup, which gives up what came after it. Until the restore is done, the store is the old one or the new one."""
         with open_store(self.ann.home) as store, Store(backup) as source:
             states = [
                 sorted(row.campaign.id for row in each.campaigns.summaries()) for each in (store, source)
@@ -57,7 +59,7 @@ class Restores(Swarm):
         self.promises.end(SCHEDULER, "contents", "")
 
     def hold(self) -> None:
-        """All that is in the store now was promised by the command that has put it there."""
+        """Promise everything that is in the store now, on behalf of the command that put it there."""
         for kind, values in store_facts(self.ann.home).items():
             for key, value in values.items() if kind in STORED else ():
                 self.promises.make(SCHEDULER, kind, key, value)

@@ -1,7 +1,7 @@
-/* Preloaded into the recorded process: what it does to files below DURABILITY_ROOT is appended to DURABILITY_LOG, in its order.
+/* Preloaded into the recorded process. Appends its operations on files below DURABILITY_ROOT to DURABILITY_LOG, in order.
 
    A record is: size (4 bytes), operation (1), inode (8), offset or size (8), length of two paths (2 + 2), the paths, the data.
-   What is written through a mapping is not seen; SQLite does that to its -shm file alone, which a restart makes anew. */
+   Writes through a mapping are not seen; SQLite makes them only to its -shm file, which a restart rebuilds. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -214,7 +214,7 @@ static uint64_t before_here(int fd, ssize_t written)
     return (uint64_t)(lseek(fd, 0, SEEK_CUR) - written);
 }
 
-/* What was written without passing through memory of ours, or in several parts, is read again. */
+/* Bytes that did not pass through our memory, or were written in several parts, are read back. */
 static void put_again(int fd, uint64_t at, size_t size)
 {
     char path[64], *data = malloc(size ? size : 1);
@@ -321,7 +321,7 @@ static void put_sync(int fd)
     }
 }
 
-/* The recorded disk is never cut: nothing has to wait for it. */
+/* The recorded disk never loses power, so nothing has to wait for it. */
 int fsync(int fd)
 {
     UNDER_LOCK(fd, 0, put_sync(fd))

@@ -1,4 +1,6 @@
-"""The short form: a small run of the real services, its power cut at a few hundred places; what the model of a disk loses."""
+"""The short form: a small run of the real services, with a power cut at a few hundred places; and the losses that the model of a disk
+allows.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ RENAMED = ("create", "write", "rename")
 
 
 def steps(words: Iterable[str]) -> Iterable[Step]:
-    """A file `new` that takes the place of `old`."""
+    """A file `new` that replaces the file `old`."""
     old, new, none = PurePosixPath("old"), PurePosixPath("new"), PurePosixPath()
     known = {
         "create": Step(Operation.CREATE, 1, 0, new, none, b""),

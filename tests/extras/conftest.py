@@ -1,4 +1,4 @@
-"""Models made on the spot with the runtimes of the optional extras. Run with `make test-extras`; not part of `make test`."""
+"""Models generated with the runtimes of the optional extras. Run with `make test-extras`; not part of `make test`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from drivers.launch.launch import Zygote
 
 @pytest.fixture(scope="session")
 def torch_zygote() -> Iterator[Zygote]:
-    """Launches of the Torch driver."""
+    """A zygote of the Torch driver."""
     with Zygote("torch").start() as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def torch_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same network in each format, and checkpoints."""
+    """The same network in each format, and as checkpoints."""
     import torch
     from safetensors.torch import save_file
 
@@ -36,7 +36,7 @@ def torch_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         return folder / name
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated, and what many people have
+        warnings.simplefilter("ignore")  # TorchScript is deprecated but widely used
         torch.jit.save(torch.jit.trace(net, x), str(path("traced.pt")))
         torch.jit.save(torch.jit.script(net), str(path("scripted.pt")))
     batch = torch.export.Dim("batch", max=64)

@@ -1,4 +1,4 @@
-"""Networks written out plainly, and exported to ExecuTorch as its users do."""
+"""Plainly written networks, exported to ExecuTorch as users do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions beside a way around them."""
+    """Two convolutions with a shortcut around them."""
 
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResidualNet(nn.Module):
-    """Parts have names, because the exporter does not fuse those that are called by numbers alone."""
+    """A residual network with named parts, because the exporter does not fuse parts that have only numbers."""
 
     def __init__(self, width: int, blocks: int, classes: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def resnet(width: int = 64, blocks: int = 2, classes: int = 1000) -> nn.Module:
 
 
 class TokenScores(nn.Module):
-    """Of numbered tokens; one input is a plain value."""
+    """Scores of token ids. One input is a plain value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class TokenScores(nn.Module):
 
 
 class RunningSum(nn.Module):
-    """Keeps a state."""
+    """A network with state."""
 
     total: torch.Tensor
 
@@ -84,7 +84,7 @@ class RunningSum(nn.Module):
 
 
 def quantised(net: nn.Module, args: tuple[Any, ...]) -> nn.Module:
-    """With weights and activations of 8 bits."""
+    """The network with 8-bit weights and activations."""
     quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config())
     prepared = prepare_pt2e(torch.export.export(net, args).module(), quantizer)
     prepared(*args)
@@ -99,7 +99,7 @@ def exported(
     *,
     xnnpack: bool = True,
 ) -> bytes:
-    """A .pte file."""
+    """The network as a .pte file."""
     program = torch.export.export(net, args, keywords, dynamic_shapes=shapes)
     lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()] if xnnpack else [])
     return bytes(lowered.to_executorch().buffer)

@@ -1,4 +1,4 @@
-"""The CoreML driver with the real coremltools, which reads models on any system and runs them on a Mac alone."""
+"""The CoreML driver with the real coremltools, which reads models on any system but runs them only on a Mac."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ct() -> Any:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, ct: Any) -> dict[str, Path]:
-    """One small convolution as a neural network in a file and as a program in a package."""
+    """A small convolution as a neural network in a file, and as a program in a package."""
     import numpy as np
     from coremltools.converters.mil import Builder
 
@@ -129,6 +129,6 @@ def test_an_order_for_a_mac_gets_as_far_as_coreml_itself(
             events = list(driver.run(order))
             assert {ModelDescription, CheckReport} <= {type(event) for event in events}
         else:
-            # coremltools' own last word: everything before it, the load included, was done by it
+            # coremltools' own refusal to run: all steps before it, including the load, have succeeded
             with pytest.raises(Exception, match="only supported on macOS"):
                 list(driver.run(order))

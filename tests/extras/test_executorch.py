@@ -1,4 +1,4 @@
-"""The ExecuTorch driver with the real runtime, through the same child processes that a node uses. Programs are exported on the spot."""
+"""The ExecuTorch driver with the real runtime, through the child processes that a node uses. Programs are exported on the spot."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def zygote() -> Iterator[Zygote]:
 
 
 class Programs(dict[str, Path]):
-    """Files by name, each exported when it is first asked for: an export takes seconds."""
+    """Files by name, each exported at its first use, because an export takes seconds."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Programs(dict[str, Path]):
     def __missing__(self, name: str) -> Path:
         self[name] = path = self.folder / f"{name}.pte"
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the exporter's own
+            warnings.simplefilter("ignore")  # the exporter's own warnings
             path.write_bytes(export(name))
         return path
 
@@ -162,7 +162,7 @@ def test_an_open_batch_is_that_of_the_order_up_to_the_largest(programs: Programs
 def test_a_smaller_size_where_the_program_fixes_it_gives_no_number_that_looks_right(
     programs: Programs, zygote: Zygote
 ) -> None:
-    """Before 1.5 XNNPACK itself says nothing, and computes with what lies behind the input; since then it stops."""
+    """XNNPACK before 1.5 reports no error, and computes with the memory behind the input. Newer versions stop."""
     wrong = {"shapes": {"input0": (8, 2, 32, 32)}}
     if library(installed()) == LIBRARY_BEFORE_1_5:
         checked = one(run(programs["open"], zygote, **wrong), CheckReport)
@@ -240,6 +240,6 @@ def test_bytes_that_were_changed_cost_a_child_at_most(
     content = bytearray(programs["fixed"].read_bytes() if seed % 2 else WHOLE)
     for _ in range(3):
         content[drawn.randrange(8, min(len(content), 8192))] = drawn.randrange(256)
-    with contextlib.suppress(DriverError):  # any other error is ours
+    with contextlib.suppress(DriverError):  # any other error is a bug of ours
         run(saved(bytes(content)), zygote, loads=1)
     assert one(run(saved(WHOLE), zygote, loads=1), MeasureReport)

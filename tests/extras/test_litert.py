@@ -1,5 +1,5 @@
-"""The LiteRT driver with the real runtime, through the same child processes that a node uses. Most models are made here; one is what people
-have: a quantised one that keeps a state, from pymicro-wakeword's package."""
+"""The LiteRT driver with the real runtime, through the child processes that a node uses. Most models are generated; one is in common
+use: a quantised model with state, from pymicro-wakeword's package."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def floats(*values: float) -> bytes:
 
 
 def dynamic() -> bytes:
-    """A product whose batch is open."""
+    """A matrix product with a dynamic batch."""
     tensors = [
         MadeTensor("x", (1, 8), signature=(-1, 8)),
         MadeTensor("w", (4, 8), floats(*(at / 32 for at in range(32)))),
@@ -60,7 +60,7 @@ def dynamic() -> bytes:
 
 
 def quantised() -> bytes:
-    """A product of bytes."""
+    """A matrix product in int8."""
     weights = bytes((at * 37) % 256 for at in range(32 * 64))
     tensors = [
         MadeTensor("x", (1, 64), type=INT8, scale=(0.05, -3)),
@@ -71,7 +71,7 @@ def quantised() -> bytes:
 
 
 def table(rows: int) -> bytes:
-    """Rows by number, which XNNPACK does not look up."""
+    """A lookup of rows by number, which XNNPACK does not run."""
     tensors = [
         MadeTensor("w", (rows, 4), floats(*(at / 8 for at in range(rows * 4)))),
         MadeTensor("ids", (16,), type=INT32),
@@ -86,7 +86,7 @@ def custom() -> bytes:
 
 
 def huge() -> bytes:
-    """Declares an input of 16 TiB."""
+    """A model that declares an input of 16 TiB."""
     tensors = [
         MadeTensor("x", (1 << 21, 1 << 21)),
         MadeTensor("w", (1, 1), floats(1.0)),
@@ -213,6 +213,6 @@ def test_bytes_that_were_changed_cost_a_child_at_most(saved: Any, zygote: Zygote
     drawn, content = random.Random(seed), bytearray(dynamic())
     for _ in range(3):
         content[drawn.randrange(8, len(content))] = drawn.randrange(256)
-    with contextlib.suppress(DriverError):  # any other error is ours
+    with contextlib.suppress(DriverError):  # any other error is a bug of ours
         run(saved(bytes(content)), zygote, loads=1)
     assert one(run(saved(dynamic()), zygote, loads=1), CheckReport).agrees is True

@@ -1,4 +1,4 @@
-"""The llama.cpp driver with a real llama.cpp, through the same child processes that a node uses; models written by the package gguf."""
+"""The llama.cpp driver with a real llama.cpp, through the child processes that a node uses. The package gguf writes the models."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SMALL = {"prompt": 32, "generate": 16}
 
 
 def write(path: Path, kind: gguf.GGMLQuantizationType, template: str = "", **fields: int) -> Path:
-    """A llama without a meaning, with a vocabulary of bytes."""
+    """Write a llama model with random weights and a vocabulary of bytes."""
     numbers = {"layers": LAYERS, "heads": 4, "kv_heads": 2} | fields
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(2048)
@@ -214,7 +214,7 @@ def read(report: AnswersReport) -> list[str | None]:
 
 
 def by_llama_cpp_python(model: Path, text: str, most: int) -> str:
-    """The same by the package's own loop, which samples greedily."""
+    """The answer from the package's own loop, with greedy sampling."""
     import llama_cpp
 
     own = llama_cpp.Llama(
@@ -264,11 +264,11 @@ def test_what_cannot_be_answered_is_said_and_the_times_stand(
     assert "the file has no tokenizer" in answers(model, zygote, "Hello").why
 
 
-# -- what others might send ----------------------------------------------------------------------------------------------
+# -- untrusted models ----------------------------------------------------------------------------------------------------
 
 
 def fields(**changes: Any) -> dict[str, int | float | str]:
-    """Of a small model, some of them changed."""
+    """The fields of a small model, some of them changed."""
     own: dict[str, int | float | str] = {
         "general.architecture": "llama",
         "llama.vocab_size": 64,

@@ -1,4 +1,4 @@
-"""Micro-benchmarks by a real torch, on the processor: the same story as on a GPU, with another clock."""
+"""Micro-benchmarks with a real torch on the processor. A GPU runs the same code with another clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The MLX driver with the real MLX and mlx-lm on the processor, on tiny random models made here, through the children that a node uses."""
+"""The MLX driver with the real MLX and mlx-lm on the processor, with tiny random models, through the child processes of a node."""
 
 from __future__ import annotations
 

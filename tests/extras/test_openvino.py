@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def readable(path: Path) -> Path:
-    """A node of root runs models as nobody."""
+    """Make the files readable, because a node of root runs models as nobody."""
     for each in (path, *path.rglob("*")) if path.is_dir() else (path,):
         each.chmod(0o755 if each.is_dir() else 0o644)
     return path
@@ -68,7 +68,7 @@ def onnx(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def real(folder: Path) -> Path:
-    """Magika's model, which tells the types of files: an int32 input with a dynamic batch."""
+    """Magika's model, a file-type classifier with an int32 input and a dynamic batch."""
     import magika
 
     (found,) = Path(magika.__file__).parent.rglob("model.onnx")
@@ -76,7 +76,7 @@ def real(folder: Path) -> Path:
 
 
 def saved(path: Path, make: Any) -> Path:
-    """What `make(opset, ov)` gives, as OpenVINO IR in a folder."""
+    """Save the result of `make(opset, ov)` as OpenVINO IR in a folder."""
     ov = runtime().ov
     path.mkdir()
     ov.save_model(make(ov.opset13, ov), path / "net.xml", compress_to_fp16=False)
@@ -84,7 +84,7 @@ def saved(path: Path, make: Any) -> Path:
 
 
 def convolution(ops: Any, ov: Any) -> Any:
-    """Of pictures of any size."""
+    """A convolution of images of any size."""
     import numpy as np
 
     x = ops.parameter([-1, 3, -1, -1], ov.Type.f32, name="x")
@@ -207,7 +207,7 @@ def xml_of(ir: Path) -> str:
 
 
 def hostile(ir: Path) -> dict[str, tuple[str, bytes]]:
-    """Texts and weights of IR that lies."""
+    """Text and weights of corrupt or malicious IR, by name."""
     xml, weights = xml_of(ir), (ir / "net.bin").read_bytes()
     size = f'size="{len(weights)}"'
     assert size in xml

@@ -1,4 +1,4 @@
-"""Results to S3 by the real s3fs, against moto's server: a process of its own, found as any endpoint is, by AWS_ENDPOINT_URL."""
+"""Results sent to S3 by the real s3fs, against moto's server in a separate process, found through AWS_ENDPOINT_URL."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ RIGHTS = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": "*"}],
 }
-"""What the how-to asks for."""
+"""The rights that the how-to asks for."""
 
 
 @dataclass
 class S3Server:
-    """Moto's server. Buckets are lost with it; it checks keys once `guard` was called."""
+    """Moto's server. It loses its buckets when it stops, and checks keys once `guard` was called."""
 
     folder: Path
     port: int = field(default_factory=free_port)
@@ -72,7 +72,7 @@ class S3Server:
         )
 
     def guard(self) -> dict[str, str]:
-        """From now on every request is checked; gives the environment of a user who may do what the how-to says."""
+        """Check every request from now on. Returns the environment of a user with the rights from the how-to."""
         iam = self.client("iam")
         iam.create_user(UserName="sark")
         iam.put_user_policy(UserName="sark", PolicyName="results", PolicyDocument=json.dumps(RIGHTS))
@@ -93,7 +93,7 @@ class S3Server:
         }
 
     def files(self, prefix: str) -> dict[str, bytes]:
-        """Name and content of all objects of a campaign."""
+        """Names and contents of all objects of a campaign."""
         s3, found = self.client(), dict[str, bytes]()
         for one in s3.list_objects_v2(Bucket=BUCKET, Prefix=f"{prefix}/").get("Contents", ()):
             body = s3.get_object(Bucket=BUCKET, Key=one["Key"])["Body"].read()
@@ -111,7 +111,7 @@ def server(tmp_path: Path) -> Iterator[S3Server]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """With a campaign that has ended."""
+    """A home with a campaign that has ended."""
     made = Home.at(tmp_path / "home")
     made.store.parent.mkdir(parents=True)
     with Store(made.store) as store:
@@ -121,7 +121,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def send(home: Home, environment: Mapping[str, str], url: str = URL) -> Done:
-    """As the scheduler does it: in a process of its own."""
+    """Send the results as the scheduler does, in a separate process."""
     command = [sys.executable, "-P", "-m", "sark", "--home", str(home.data.parent)]
     command += ["results", "c-one", "--send", url]
     done = subprocess.run(
@@ -131,7 +131,7 @@ def send(home: Home, environment: Mapping[str, str], url: str = URL) -> Done:
 
 
 def said(done: Done) -> str:
-    """Its one line."""
+    """The one line of the error message."""
     assert done.code == 6, done
     assert "Traceback" not in done.err, done
     (line,) = (line for line in done.err.splitlines() if line.startswith("sark-node: "))
@@ -139,7 +139,7 @@ def said(done: Done) -> str:
 
 
 def whole(files: Mapping[str, bytes]) -> bool:
-    """Whether all files are there as the index says; it is written last."""
+    """Whether all files match the index, which is written last."""
     if "index.json" not in files:
         return False
     assert files.keys() == NAMES

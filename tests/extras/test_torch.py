@@ -1,4 +1,4 @@
-"""The Torch driver with a real torch, through the same child processes that a node uses."""
+"""The Torch driver with a real torch, through the child processes that a node uses."""
 
 from __future__ import annotations
 

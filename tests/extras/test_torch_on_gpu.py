@@ -1,5 +1,5 @@
-"""What the Torch driver does for GPUs, with a real torch. Its device `meta`, which computes shapes alone, plays a GPU: torch dispatches its
-operators as those of any other device."""
+"""The Torch driver's GPU code with a real torch. Its device `meta`, which computes only shapes, stands in for a GPU: torch dispatches its
+operators like those of any other device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
 
 class Falls(torch.nn.Module):
-    """Its outputs are where its inputs are, which says nothing."""
+    """A model that computes on the CPU. Its outputs are on the inputs' device, which proves nothing."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x.to("cpu")
@@ -31,7 +31,7 @@ class Falls(torch.nn.Module):
 
 
 class Mixed(torch.nn.Module):
-    """One product on the device, and an offset that the CPU makes."""
+    """One product on the device, and an offset computed on the CPU."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         offset = torch.arange(x.size(0), device=torch.device("cpu")).to(x.device)
@@ -70,7 +70,7 @@ def test_an_inference_that_fails_reports_nothing() -> None:
 
 
 class OnGpu(TorchModel):
-    """A model whose device is a GPU by name. What was tried there is kept; nothing runs."""
+    """A model whose device is named like a GPU. Records the attempts, and runs nothing."""
 
     def __init__(self, order: WorkOrder) -> None:
         super().__init__(order)

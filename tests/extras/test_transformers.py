@@ -1,4 +1,4 @@
-"""The Transformers driver with the real transformers and torch, on tiny random models made here, through the children that a node uses."""
+"""The Transformers driver with the real transformers and torch, with tiny random models, through the child processes of a node."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_gpu_that_is_not_there_is_never_replaced(models: dict[str, Path], zygo
         assert one(events, CheckReport).agrees is True
 
 
-# -- what others might send ----------------------------------------------------------------------------------------------
+# -- untrusted models ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ CHAT = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }} {% endfor %}
 
 
 def with_tokenizer(model: Path, folder: Path, template: str = "") -> Path:
-    """A copy with a word for each of the model's 50 tokens."""
+    """A copy of the model with a tokenizer that has one word for each of its 50 tokens."""
     import tokenizers
     import transformers as hf
 
@@ -360,7 +360,7 @@ def read(report: AnswersReport) -> list[str | None]:
 
 
 def by_transformers(model: Path, text: str, most: int) -> str:
-    """The same by the library's own loop."""
+    """The answer from the library's own loop."""
     import transformers as hf
 
     tokenizer = hf.AutoTokenizer.from_pretrained(model)

@@ -4,8 +4,8 @@ python -m tests.fuzz                               36,000 through the decoders, 
 python -m tests.fuzz --frames 2000 --live 0        quicker
 python -m tests.fuzz --seed 7                      the same frames again
 
-Exit code 1: something else than a `RemoteProtocolError`, a traceback or an error in a log, a process that ended, or an honest call that is
-not answered.
+Exit code 1: an exception other than `RemoteProtocolError`, a traceback or an error in a log, a process that ended, or an honest call
+without an answer.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def fuzz_swarm(swarm: Swarm, rng: random.Random, count: int) -> Counter[st
 
 
 def troubles(swarm: Swarm) -> list[str]:
-    """What the nodes have to say of it."""
+    """Errors that the nodes logged."""
     found = []
     for name in ("gate", *WORKERS):
         log = swarm.lab.folder / name / "output.log"

@@ -14,7 +14,7 @@ from tests.fuzz.mutations import plan
 
 
 def fuzz_decoders(rng: random.Random, count: int) -> tuple[Counter[str], list[str]]:
-    """Outcome → frames; and what went wrong in another way, with the frame's bytes."""
+    """Outcome → number of frames; and the unexpected errors, with the frames' bytes."""
     outcomes: Counter[str] = Counter()
     strays: list[str] = []
     for example, change, data in plan(rng, count):
@@ -26,7 +26,7 @@ def fuzz_decoders(rng: random.Random, count: int) -> tuple[Counter[str], list[st
 
 
 def decode(vocabulary: Vocabulary, data: bytes) -> str:
-    """How it ends for a reader."""
+    """The outcome of a frame for a reader."""
     decoder = Decoder(vocabulary)
     try:
         for at in range(0, len(data), 4096):
@@ -47,7 +47,7 @@ def decode(vocabulary: Vocabulary, data: bytes) -> str:
 
 
 def _inner(frame: Frame) -> None:
-    """The values that travel packed inside of a message."""
+    """Decode the values that travel packed inside a message."""
     for value in frame.message.to_wire().values():
         if isinstance(value, bytes):
             for read in (read_task, read_record, read_advert):

@@ -1,4 +1,4 @@
-"""Odd frames over real links to nodes that run: by strangers and by a scheduler that the workers serve."""
+"""Odd frames over real links to running nodes, from strangers and from a scheduler that the workers serve."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.fuzz.mutations import FAMILIES, plan
 from tests.rig.attack import Node
 
 PER_KEY: Final = 250
-"""Frames under one key, before another is taken: a peer's budget must not end the fuzz."""
+"""Frames under one key before the next key is used: a peer's budget must not end the fuzz."""
 PER_STREAM: Final = 4
 JOBS: Final = 12
 WAIT_S: Final = 0.02
-"""For an answer; what comes later is not counted."""
+"""Wait for an answer, in seconds; later answers are not counted."""
 BROKEN: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, Unreachable)
 
 
@@ -34,7 +34,7 @@ async def fuzz_nodes(
     served: Sequence[Identity] = (),
     protocols: Sequence[ProtocolId] = tuple(FAMILIES),
 ) -> Counter[str]:
-    """Send so many frames to the nodes in turn; what came of them. `served`: keys that the workers serve, used every other time."""
+    """Send `count` frames to the nodes in turn, and count the outcomes. `served`: keys that the workers serve, used every other time."""
     outcomes: Counter[str] = Counter()
     runs = _by_family(rng, count, protocols)
     keys = 0
@@ -55,7 +55,7 @@ async def fuzz_nodes(
                     if left:
                         runs.append((protocol, left))
                     if len(left) == len(frames):
-                        break  # refused: on with another key
+                        break  # refused, so continue with another key
 
     async with trio.open_nursery() as nursery:
         for _ in range(JOBS):
@@ -78,7 +78,7 @@ def _speakers(nodes: Sequence[Node], protocol: ProtocolId) -> list[Node]:
 def _by_family(
     rng: random.Random, count: int, protocols: Sequence[ProtocolId]
 ) -> list[tuple[ProtocolId, list[bytes]]]:
-    """Frames in runs of one family each, for one stream; families mixed."""
+    """Frames in runs of one family each, one run per stream; the families are mixed."""
     runs = []
     for protocol in protocols:
         frames = [data for _, _, data in plan(rng, -(-count // len(protocols)), [protocol])]
@@ -90,7 +90,7 @@ def _by_family(
 async def _send(
     network: Network, node: Node, protocol: ProtocolId, frames: list[bytes], outcomes: Counter[str]
 ) -> list[bytes]:
-    """Send them on one stream; those that were not sent because it ended."""
+    """Send frames on one stream. Returns those that were not sent because the stream ended."""
     left = list(frames)
     try:
         stream = await network.open(node.peer_id, protocol, node.addresses)
@@ -100,7 +100,7 @@ async def _send(
     try:
         while left:
             outcomes["sent"] += 1
-            await stream.send_all(left.pop(0))  # of a frame above the cap only the beginning is taken
+            await stream.send_all(left.pop(0))  # of a frame above the cap only the beginning is sent
             with trio.move_on_after(WAIT_S) as waited:
                 if not await stream.receive_some():
                     outcomes["ended"] += 1

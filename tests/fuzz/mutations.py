@@ -1,4 +1,4 @@
-"""Frames of every message of every family, and odd frames made of them. Pure: the randomness is an argument."""
+"""Frames of every message of every family, and odd frames derived from them. Pure: the randomness is an argument."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ ODD: Final[tuple[Any, ...]] = (
         {"a": {"a": {"a": {}}}},
     ),
 )
-"""Values that may stand where another is expected."""
+"""Values to put where another value is expected."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A message as it should be."""
+    """A well-formed message."""
 
     protocol: ProtocolId
     message: Message
@@ -94,7 +94,7 @@ class Example:
 
 @cache
 def examples() -> tuple[Example, ...]:
-    """At least one of every message of every family."""
+    """At least one example of every message of every family."""
     families = {id(vocabulary): protocol for protocol, vocabulary in FAMILIES.items()}
     return (
         *(Example(families[id(vocabulary)], message) for vocabulary, message in EVERY),
@@ -103,7 +103,7 @@ def examples() -> tuple[Example, ...]:
 
 
 def mutated(rng: random.Random, example: Example) -> tuple[str, bytes]:
-    """The name of a change, and a frame with its prefix that has it."""
+    """The name of a change, and a frame with its length prefix that contains the change."""
     notes = type(example.message) in example.vocabulary.notes
     kind = FrameKind.NOTE if notes else rng.choice((FrameKind.CALL, FrameKind.CALL, FrameKind.ANSWER))
     frame = Frame(kind, 0 if kind is FrameKind.NOTE else rng.randrange(1, 1 << 32), example.message)
@@ -112,7 +112,7 @@ def mutated(rng: random.Random, example: Example) -> tuple[str, bytes]:
 
 
 def _value(rng: random.Random, body: bytes) -> bytes:
-    """One value, anywhere in it, becomes an odd one, or disappears, or comes twice."""
+    """Replace one value anywhere in the body by an odd one, remove it, or repeat it."""
     document: Any = msgpack.unpackb(body)
     fields = document[3]
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
@@ -145,7 +145,7 @@ def _place(rng: random.Random, value: Any) -> tuple[Any, Any]:
 
 
 def _head(rng: random.Random, body: bytes) -> bytes:
-    """Kind, number or name are others: a call as a note, another message's name."""
+    """Change the kind, number or name: a call as a note, or the name of another message."""
     document: Any = msgpack.unpackb(body)
     at = rng.randrange(3)
     names = [example.message.type for example in examples()]
@@ -158,7 +158,7 @@ def _head(rng: random.Random, body: bytes) -> bytes:
 
 
 def _swapped(rng: random.Random, body: bytes) -> bytes:
-    """The fields of one message under the name of another."""
+    """Send the fields of one message under the name of another."""
     document: Any = msgpack.unpackb(body)
     document[3] = rng.choice(examples()).message.to_wire()
     return _prefixed(pack(document))
@@ -181,13 +181,13 @@ def _spliced(rng: random.Random, body: bytes) -> bytes:
 
 
 def _length(rng: random.Random, body: bytes) -> bytes:
-    """A prefix that is not its length."""
+    """Write a wrong length prefix."""
     length = rng.choice((0, 1, len(body) - 1, len(body) + 1, 1 << 16, (1 << 16) + 1, (1 << 32) - 1))
     return length.to_bytes(PREFIX, "big") + body
 
 
 def _same(rng: random.Random, body: bytes) -> bytes:
-    """Nothing is wrong but the moment: nobody asked."""
+    """Change nothing. Only the moment is wrong: nobody asked."""
     return _prefixed(body)
 
 
@@ -212,6 +212,6 @@ CHANGES: Final[dict[str, Callable[[random.Random, bytes], bytes]]] = {
 def plan(
     rng: random.Random, count: int, protocols: Sequence[ProtocolId] = tuple(FAMILIES)
 ) -> list[tuple[Example, str, bytes]]:
-    """So many odd frames, of every message in turn."""
+    """`count` odd frames, of every message in turn."""
     chosen = [example for example in examples() if example.protocol in protocols]
     return [(example, *mutated(rng, example)) for example in (chosen[n % len(chosen)] for n in range(count))]

@@ -1,4 +1,4 @@
-"""The fuzz in its small form, through the decoders and over real links. The whole one: python -m tests.fuzz."""
+"""The fuzz in its small form, through the decoders and over real links. The full form: python -m tests.fuzz."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_no_frame_gets_another_error_out_of_a_decoder_than_that_it_is_wrong() ->
 
 
 class Broken(Exception):
-    """No refusal."""
+    """An error that is not a refusal."""
 
 
 class BrokenVocabulary(Vocabulary):

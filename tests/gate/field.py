@@ -1,4 +1,4 @@
-"""A swarm in memory with a gate that has a pool's key, workers that serve its members, and newcomers."""
+"""An in-memory swarm with a gate that has a pool's key, workers that serve the pool's members, and newcomers."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ DAY = 86_400.0
 
 
 def wall() -> float:
-    """The wall clock of a test: it goes with trio's."""
+    """The wall clock of a test, which follows trio's clock."""
     return START + trio.current_time()
 
 
 async def inline(write: Callable[[], object]) -> None:
-    """Writes at once: the clock of a test would not wait for a thread."""
+    """Write at once, because the clock of a test would not wait for a thread."""
     write()
 
 
 @dataclass
 class Node:
-    """One node of the field."""
+    """A node of the field."""
 
     identity: Identity
     network: MemoryNetwork
@@ -55,14 +55,14 @@ class Node:
     manifests: list[PoolManifest] = field(default_factory=list)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     following: trio.CancelScope = field(default_factory=trio.CancelScope)
-    """Of the loop that polls, enrols and pushes; without it the node answers all the same."""
+    """The scope of the loop that polls, enrols and pushes. Without the loop the node still answers."""
 
     @property
     def peer(self) -> str:
         return self.network.peer_id
 
     def client(self, nursery: trio.Nursery) -> PoolClient:
-        """Its calls of the pool protocol."""
+        """A client for its calls of the pool protocol."""
         return PoolClient(self.network, nursery, self.index, random.Random(1))
 
 
@@ -72,7 +72,7 @@ def pool_links(network: Network, nursery: trio.Nursery) -> Links:
 
 
 class Field:
-    """The nodes; the first is the gate."""
+    """The nodes, of which the first is the gate."""
 
     def __init__(self, swarm: MemorySwarm, nursery: trio.Nursery, folder: Path) -> None:
         self.swarm, self._nursery, self._folder = swarm, nursery, folder
@@ -123,7 +123,9 @@ class Field:
         learn: Node | None = None,
         aside: Aside | None = None,
     ) -> Node:
-        """A node that uses a ticket and follows the pool from then on; a worker tells the index so. `learn`: whom it knows first."""
+        """Start a node that joins with a ticket and then follows the pool; a worker announces its membership in the index. `learn`: the
+        first node it knows.
+        """
         home = Home.at(self._folder / name)
         join_pool(home, ticket, role, Identity.from_seed(name).peer_id, now=wall())
         node = await self._start(name, home, role, None, learn, aside)
@@ -134,11 +136,11 @@ class Field:
         return node
 
     async def scheduler(self, name: str, home: Home) -> Node:
-        """The scheduler of a home that has pools of its own."""
+        """Start the scheduler of a home that has its own pools."""
         return await self._start(name, home, Role.SUBMIT, None)
 
     async def passer_by(self, name: str, enrol: Enroller | None = None) -> Node:
-        """A node that is in no pool."""
+        """Start a node that belongs to no pool."""
         return await self._start(name, Home.at(self._folder / name), Role.WORKER, enrol)
 
     async def _start(

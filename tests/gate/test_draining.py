@@ -1,4 +1,4 @@
-"""How a gate ends: what runs through it has a grace, and a second word ends it at once. The clock jumps."""
+"""How a gate ends: its circuits get a grace, and a second request ends it at once. The clock jumps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEHIND, CALLER, LATE = "behind", "caller", "late"
 
 
 def busy_relay() -> RelayReservations:
-    """A gate through which `CALLER` speaks with `BEHIND`."""
+    """A gate that relays a circuit between `CALLER` and `BEHIND`."""
     relay = RelayReservations()
     relay.reserve(BEHIND, "192.0.2.1", trio.current_time())
     relay.begin(CALLER, "192.0.2.2", BEHIND, trio.current_time())
@@ -25,7 +25,9 @@ async def test_a_gate_through_which_nothing_goes_ends_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     relay = RelayReservations()
-    relay.reserve(BEHIND, "192.0.2.1", 0.0)  # a place alone holds nobody up: it can be had elsewhere
+    relay.reserve(
+        BEHIND, "192.0.2.1", 0.0
+    )  # a reservation alone delays nothing, because other gates grant one
     began = trio.current_time()
     assert await drain(relay, GRACE_S, trio.Event()) == "no circuit was left"
     assert trio.current_time() == began

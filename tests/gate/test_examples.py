@@ -1,4 +1,6 @@
-"""What operators copy is right: the unit, the container's files, the config with every setting, the rules and metrics in the guide."""
+"""The examples that operators copy are correct: the unit, the container files, the config with every setting, the rules and metrics in the
+guide.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def unit() -> configparser.ConfigParser:
 
 
 def understands(words: list[str]) -> click.Context:
-    """The program takes this command line; nothing of it is run. Raises what click raises for a wrong one."""
+    """Check that the program accepts this command line, without running it. Raises what click raises for a wrong one."""
     command: Any = typer.main.get_command(sark.app)
     context = command.make_context("sark-node", words)
     while isinstance(command, click.Group) or hasattr(command, "resolve_command"):
@@ -127,7 +129,7 @@ def test_the_containers_commands_are_ones_that_the_program_takes() -> None:
 
 
 def metrics() -> set[str]:
-    """The names of all metrics of our own."""
+    """The names of all our metrics."""
     limits = RelayLimits()
     caps = RelayCaps(**{name: getattr(limits, name) for name in RelayCaps.model_fields})
     snapshot = GateSnapshot(

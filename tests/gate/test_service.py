@@ -1,4 +1,4 @@
-"""A gate as a process has it, over libp2p on loopback: it lets in, and hears of what other processes of its home change."""
+"""A gate as its own process runs it, over libp2p on loopback: it admits newcomers, and hears what other processes of its home change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_gate_admits_by_ticket_until_the_ticket_is_revoked(tmp_path: Pat
     async with trio.open_nursery() as nursery:
         here: RunningNode = await nursery.start(run_gate, home, SETTINGS)
         gates = full_addresses(here)
-        pool = create_pool(home, "lab")  # made while the gate runs
+        pool = create_pool(home, "lab")  # created while the gate runs
         now = time.time()
         ticket, record = invite(
             pool,
@@ -56,7 +56,7 @@ async def test_a_gate_admits_by_ticket_until_the_ticket_is_revoked(tmp_path: Pat
         assert (member.priority, member.slots) == (60, 2)
         assert pool.open_tickets(now)[0].used == (me,)
 
-        assert len(revoke(pool, "ann", now)) == 2  # and the ticket by which it came
+        assert len(revoke(pool, "ann", now)) == 2  # and the ticket by which it joined
         assert record.id not in {each.id for each in pool.tickets()}
         assert (await push_manifest(gates, pool)).stored >= 1
         with pytest.raises(NotPermitted, match="revoked"):

@@ -1,4 +1,4 @@
-"""What an operator can set, and how a wrong value is reported."""
+"""The settings for operators, and how a wrong value is reported."""
 
 from __future__ import annotations
 

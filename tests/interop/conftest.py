@@ -1,4 +1,4 @@
-"""For peers of other libp2p implementations: a gate of ours on loopback."""
+"""For peers of other libp2p implementations: our gate on loopback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.interop.ours import ECHO, LOOPBACK, echo
 
 @pytest.fixture
 def relay() -> RelayReservations:
-    """The gate's."""
+    """The gate's reservations."""
     return RelayReservations(RelayLimits())
 
 

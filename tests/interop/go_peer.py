@@ -1,7 +1,7 @@
-"""A peer of go-libp2p: the program `p2pd`, which is driven over a Unix socket by Protobuf messages with their length before them.
+"""A peer of go-libp2p: the program `p2pd`, driven over a Unix socket by length-prefixed Protobuf messages.
 
-Each command is a connection of its own. What the daemon answers to `open` is followed by the stream's own bytes, and for each stream that
-others open to a protocol that is handled here, it connects to a socket of this side.
+Each command uses its own connection. After the daemon's answer to `open`, the connection carries the stream's own bytes. For each stream
+that others open to a protocol handled here, the daemon connects to a socket of this side.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tests.interop.ours import ANSWER_S, running, until
 FOLDER: Final = Path(__file__).parent / "go"
 PROGRAM: Final = FOLDER / "p2pd"
 _UNIX: Final = 400
-"""The code of such an address."""
+"""The multiaddr code of a Unix socket."""
 _LIMIT_S: Final = 30
-"""The daemon's own, for what it is asked."""
+"""The daemon's own limit for a command, in seconds."""
 
 Handler = Callable[[trio.SocketStream], Awaitable[None]]
 
 
 def _messages() -> Any:
-    """The daemon's messages, which come with it."""
+    """The module of the daemon's messages, which comes with the daemon."""
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
     return import_module("p2pd_pb2")
@@ -54,23 +54,23 @@ class GoPeer:
         return base58.b58encode((await self._identify()).id).decode()
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where it listens."""
+        """The addresses on which it listens."""
         return tuple(str(Multiaddr(each)) for each in (await self._identify()).addrs)
 
     async def connect(self, peer: str, *addresses: str) -> None:
-        """`addresses`: without the peer's id."""
+        """`addresses`: without the peer id."""
         encoded = [Multiaddr(address).to_bytes() for address in addresses]
         await self._told(
             "CONNECT", connect={"peer": base58.b58decode(peer), "addrs": encoded, "timeout": _LIMIT_S}
         )
 
     async def open(self, peer: str, protocol: str) -> trio.SocketStream:
-        """A stream to a peer that it is connected with."""
+        """Open a stream to a connected peer."""
         wanted = {"peer": base58.b58decode(peer), "proto": [protocol], "timeout": _LIMIT_S}
         return (await self._ask("STREAM_OPEN", streamOpen=wanted))[1]
 
     async def handle(self, protocol: str, handler: Handler) -> None:
-        """Streams that others open to it."""
+        """Handle the streams that others open to this peer."""
         place = self.folder / "handled"
         listening = trio.socket.socket(trio.socket.AF_UNIX)
         await listening.bind(str(place))
@@ -82,7 +82,7 @@ class GoPeer:
                 await handler(stream)
 
         self.nursery.start_soon(trio.serve_listeners, serve, [trio.SocketListener(listening)])
-        # its path with the leading slash, which the library for addresses here takes away
+        # the path with its leading slash, which the multiaddr library would remove
         address = encode_uvarint(_UNIX) + encode_varint_prefixed(str(place).encode())
         await self._told(
             "STREAM_HANDLER", streamHandler={"addr": address, "proto": [protocol], "balanced": False}
@@ -92,7 +92,7 @@ class GoPeer:
         return (await self._told("IDENTIFY")).identify
 
     async def _told(self, kind: str, **fields: object) -> Any:
-        """The answer to a command that no bytes follow."""
+        """The answer to a command after which no bytes follow."""
         answer, stream = await self._ask(kind, **fields)
         await stream.aclose()
         return answer
@@ -109,7 +109,7 @@ class GoPeer:
 
 @asynccontextmanager
 async def go_peer(*options: str) -> AsyncIterator[GoPeer]:
-    """A daemon of its own, on loopback."""
+    """A fresh daemon, on loopback."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

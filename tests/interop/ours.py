@@ -1,4 +1,4 @@
-"""What the tests of other libp2p implementations share: what their peers talk to, how their processes run, and waiting for conditions."""
+"""Shared by the tests of other libp2p implementations: our side of the conversation, running processes, and waiting for conditions."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def full_address(network: HostNetwork) -> str:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that comes about by itself."""
+    """Wait for a condition that becomes true by itself."""
     with trio.fail_after(ANSWER_S):
         while not condition():
             await trio.sleep(0.02)
 
 
 async def read_exactly(receive: Callable[[int], Awaitable[bytes | bytearray]], size: int) -> bytes:
-    """So many bytes of a stream, by its `receive_some`."""
+    """Read exactly `size` bytes of a stream, with its `receive_some`."""
     data = b""
     with trio.fail_after(ANSWER_S):
         while len(data) < size:
@@ -55,7 +55,7 @@ async def read_exactly(receive: Callable[[int], Awaitable[bytes | bytearray]], s
 
 
 async def echoed(stream: Stream | trio.SocketStream, data: bytes) -> bool:
-    """Whether all of it comes back."""
+    """Whether all of `data` comes back."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.send_all, data)
         back = await read_exactly(stream.receive_some, len(data))

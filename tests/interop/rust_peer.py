@@ -1,7 +1,7 @@
-"""A peer of rust-libp2p in a process of its own (`rust/peer.py`), and the messages of its own protocol for calls.
+"""A peer of rust-libp2p in its own process (`rust/peer.py`), and the messages of its own protocol for calls.
 
-It pings whoever it is connected with, and identifies itself. It leaves whoever names another version of the protocol than itself, unless it
-is told that this peer is a relay (`friends`). At its start it asks public STUN servers where it is.
+It pings every connected peer, and identifies itself. It disconnects from peers that name another protocol version than its own, unless it
+is told that the peer is a relay (`friends`). At its start it asks public STUN servers for its address.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ FOLDER: Final = Path(__file__).parent / "rust"
 INSTALLED: Final = FOLDER / "installed"
 CALL: Final = "/rpc/req-resp/1.0.0"
 SPOKEN: Final = "/sark/rust/1"
-"""The name of its own routing, chosen so that a gate takes the peer for one of ours."""
+"""The name of its own routing, chosen so that a gate takes it for one of our peers."""
 ANSWER: Final = "ANSWER "
 _CALL_ID: Final = b"1"
 
 
 @dataclass
 class RustPeer:
-    """A running one."""
+    """A running peer."""
 
     process: trio.Process
     answers: trio.MemoryReceiveChannel[Any]
     addresses: list[str] = field(default_factory=list)
-    """Where it listens, with its id."""
+    """The addresses on which it listens, with its peer id."""
     id: str = ""
 
     async def ask(self, method: str, *arguments: str) -> Any:
-        """What a method of it gives."""
+        """Call one of its methods and return the result."""
         assert self.process.stdin is not None
         await self.process.stdin.send_all(json.dumps([method, *arguments]).encode() + b"\n")
         return await self.answer()
@@ -53,7 +53,7 @@ class RustPeer:
             return await self.answers.receive()
 
     async def until_asked(self, method: str, *arguments: str) -> Any:
-        """The same once it is not empty."""
+        """Repeat `ask` until the result is not empty."""
         with trio.fail_after(ANSWER_S):
             while not (value := await self.ask(method, *arguments)):
                 await trio.sleep(0.05)
@@ -64,7 +64,7 @@ class RustPeer:
 async def rust_peer(
     *, friends: Sequence[str] = (), gates: Sequence[str] = (), **options: object
 ) -> AsyncIterator[RustPeer]:
-    """A running one. `friends`: ids of peers that it does not leave; `gates`: full addresses of those where it reserves."""
+    """A running peer. `friends`: ids of peers that it keeps connected; `gates`: full addresses of the gates where it makes reservations."""
     relays = [*gates, *(f"/ip4/127.0.0.1/tcp/1/p2p/{peer}" for peer in friends)]
     settings = json.dumps({"protocol": SPOKEN, **options, "relay_servers": relays})
     environment = {**os.environ, "PYTHONPATH": str(INSTALLED), "RUST_LOG": "lattica=info", "NO_COLOR": "1"}
@@ -121,7 +121,7 @@ async def called(stream: Stream, data: bytes) -> bool:
 
 
 def _text(data: bytes) -> bytes:
-    """With its length before it, as bincode writes it."""
+    """The text with its length in front, as bincode writes it."""
     size = len(data)
     if size < 251:
         return bytes([size]) + data

@@ -1,4 +1,4 @@
-"""A gate and nodes of ours with peers of go-libp2p, real processes on loopback. `make interop` fetches go-libp2p and runs this."""
+"""Our gate and nodes with peers of go-libp2p, real processes on loopback. `make interop` fetches go-libp2p and runs this."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def echo_of_go(stream: trio.SocketStream) -> None:
 
 @asynccontextmanager
 async def speaker() -> AsyncIterator[GoPeer]:
-    """A peer of go-libp2p that speaks a protocol of ours."""
+    """A peer of go-libp2p that speaks one of our protocols."""
     async with go_peer() as peer:
         await peer.handle(ECHO, echo_of_go)
         yield peer
@@ -63,7 +63,7 @@ async def door(gate: HostNetwork, opens: trio.Event) -> AsyncIterator[str]:
     inside = int(gate.addresses[0].rpartition("/")[2])
 
     async def copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
-        with contextlib.suppress(trio.BrokenResourceError):  # one of them is gone
+        with contextlib.suppress(trio.BrokenResourceError):  # one side is gone
             async for data in source:
                 await target.send_all(data)
 
@@ -86,7 +86,7 @@ async def door(gate: HostNetwork, opens: trio.Event) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def reserving(gate: HostNetwork, *, speaks: bool) -> AsyncIterator[GoPeer]:
-    """A peer of go-libp2p that takes itself for unreachable and asks the gate for a reservation, as its AutoRelay does."""
+    """A peer of go-libp2p that considers itself unreachable and asks the gate for a reservation, as its AutoRelay does."""
     ready = trio.Event()
     async with (
         door(gate, ready) as address,
@@ -118,7 +118,7 @@ async def test_a_go_peer_learns_who_a_gate_is_and_what_it_speaks(gate: HostNetwo
 
 
 async def test_100_pings_back_to_back_are_answered(gate: HostNetwork) -> None:
-    """First each on a stream of its own, then all on one, as go-libp2p's own ping does it."""
+    """First each ping on its own stream, then all on one, as in go-libp2p's own ping."""
     async with go_peer() as peer:
         await peer.connect(gate.peer_id, *gate.addresses)
         for _ in range(100):

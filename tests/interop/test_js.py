@@ -1,4 +1,4 @@
-"""A gate and nodes of ours with peers of js-libp2p, real processes on loopback. `make interop` installs js-libp2p and runs this."""
+"""Our gate and nodes with peers of js-libp2p, real processes on loopback. `make interop` installs js-libp2p and runs this."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ pytestmark = [
 ]
 
 Ask = Callable[..., Awaitable[Any]]
-"""(command, …arguments): what the peer answers."""
+"""(command, …arguments) → the peer's answer."""
 
 
 @asynccontextmanager
 async def js_peer() -> AsyncIterator[Ask]:
-    """A peer of js-libp2p that does what it is asked."""
+    """A peer of js-libp2p that runs commands."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     async with running([str(NODE), str(PROGRAM)], **pipes) as process:
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""A gate and nodes of ours with peers of rust-libp2p, real processes on loopback. `make interop` fetches rust-libp2p and runs this."""
+"""Our gate and nodes with peers of rust-libp2p, real processes on loopback. `make interop` fetches rust-libp2p and runs this."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [
 async def test_a_rust_peer_learns_who_a_gate_is_and_what_it_speaks(
     gate: HostNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identify, "PROTOCOL_VERSION", SPOKEN)  # it leaves peers of another version
+    monkeypatch.setattr(identify, "PROTOCOL_VERSION", SPOKEN)  # it disconnects from peers of another version
     async with rust_peer(bootstrap_nodes=[full_address(gate)]) as peer:
         said = await peer.until_asked("get_peer_info", gate.peer_id)
         assert await peer.until_asked("get_peer_rtt", gate.peer_id) < ANSWER_S

@@ -1,4 +1,4 @@
-"""Sites for the tests here, where this machine can have some; where it cannot, they say what is missing and do not run."""
+"""Sites for the tests here. Where this machine cannot have them, the tests say what is missing and are skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.nat.topology import Sites, missing, sites
 
 @pytest.fixture(scope="session")
 def world() -> Iterator[Sites]:
-    """Two gates in the open that hear nothing of each other; homes, one with a router that keeps no ports; a LAN."""
+    """Two gates in the open that hear nothing of each other; homes, one of them behind a router that keeps no ports; a LAN."""
     if lacks := missing():
         pytest.skip(f"no sites behind NATs: {lacks}")
     behind = {"a": ("anna",), "b": ("ben",), "r": ("rita",), "lan": ("lena", "leo")}

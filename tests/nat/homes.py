@@ -20,7 +20,7 @@ from tests.real.apart import can_be_apart
 from tests.real.lab import Lab, kill_marked, script, until
 
 GATES: Final = {"ben": ("gate-1", "gate-2"), "rita": ("gate-1",)}
-"""Whom each worker joins by."""
+"""Worker → the gates it joins through."""
 EVERYWHERE: Final = ("--listen", "/ip4/0.0.0.0/tcp/0")
 PORT: Final = 4101
 UNIT: Final = "Fake (Simulation)"
@@ -28,10 +28,10 @@ RUNS: Final = 12
 
 
 class Homes(Lab):
-    """A lab whose gates and workers are started all at once: mostly they wait for the same processor."""
+    """A lab whose gates and workers start all at once, because most of their startup waits for the same processor."""
 
     def __init__(self, folder: Path, world: Sites, names: Sequence[str], *, lan: bool = False) -> None:
-        """`names`: of all homes."""
+        """`names`: all homes."""
         super().__init__(
             folder,
             ("leo",) if lan else ("anna",),
@@ -57,7 +57,7 @@ class Homes(Lab):
         self.start(name, "join", *gates, *allowed, "--name", name, "--simulate", "--on-battery", *EVERYWHERE)
 
     def up(self, *names: str) -> None:
-        """Begin all of them, and wait until they say that they are up."""
+        """Start all of them, and wait until they report that they are up."""
         before = {name: self.log(name).count(UP[name[:4]]) for name in names}
         for name in names:
             self.begin(name)
@@ -65,7 +65,7 @@ class Homes(Lab):
             until(lambda name=name: self.count_in_log(name, UP[name[:4]]) > before[name], f"{name} is up")
 
     def count_in_log(self, name: str, words: str) -> int:
-        """How often its log has the words. AssertionError when it has ended."""
+        """How often the words occur in the process's log. AssertionError when the process has ended."""
         process = self.running[name]
         assert process.poll() is None, f"{name} ended:\n{self.log(name)[-2000:]}"
         return self.log(name).count(words)
@@ -76,13 +76,13 @@ class Homes(Lab):
         return log.read_text(errors="replace").count(words) if log.exists() else 0
 
     def close(self) -> None:
-        """Nothing that began here lives on. That all of them end when asked to is shown elsewhere."""
+        """End everything that began here. Other tests show that these processes end when asked to."""
         for name in tuple(self.running):
             self.kill(name)
         kill_marked(self.mark)
 
     def pinned(self, folder: Path, *, each: int, task_ms: float) -> Path:
-        """A campaign of so many tasks for each worker and none other, each about so long."""
+        """A campaign with `each` tasks for each worker and no other, each lasting about `task_ms`."""
         model = script(folder, "m.json", latencies_ms=[task_ms / RUNS], sleep=True)
         peers = [load_or_create(self.home(name).key("worker")).peer_id for name in self.workers]
         job = {"compute_unit": UNIT, "num_inference_runs": RUNS}
@@ -97,7 +97,7 @@ UP: Final = {"gate": '"gate.up"'} | dict.fromkeys(("ben", "rita", "lena"), "is a
 
 @dataclass(frozen=True)
 class Met:
-    """A device, as `looking` saw it."""
+    """A device, as `looking` reports it."""
 
     answers: bool
     why: str
@@ -106,7 +106,7 @@ class Met:
 
 
 class Looker:
-    """One who looks around from somewhere, with a process that is started once."""
+    """Looks for peers from some host, with a process that is started once."""
 
     def __init__(self, homes: Homes, place: str) -> None:
         self._process = subprocess.Popen(
@@ -118,7 +118,7 @@ class Looker:
         )
 
     def look(self, *gates: str) -> dict[str, Met]:
-        """Who is found by these gates, by name; nobody where none of them answers."""
+        """The devices found through these gates, by name; empty where no gate answers."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(" ".join(gates) + "\n")
@@ -127,6 +127,6 @@ class Looker:
         return {name: Met(**peer) for name, peer in document["peers"].items()}
 
     def close(self) -> None:
-        """No more."""
+        """End the process."""
         self._process.kill()
         self._process.communicate()

@@ -1,6 +1,6 @@
-"""Looks around the swarm as `peers` does, whenever asked: for `homes.Looker`, so that a look costs no start of a process.
+"""Looks for peers as `peers` does, on request: for `homes.Looker`, so that a look does not have to start a process.
 
-Each line of standard input is a look: the gates' addresses between blanks. The answer is a line of JSON.
+Each line of standard input is a request with the gates' addresses, separated by blanks. The answer is a line of JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from swarm.base.logs import set_up_logs
 
 
 def look(gates: list[str]) -> dict[str, object]:
-    """Who is found by these gates: `peers` by name, and `error` where none of them answers."""
+    """The devices found through these gates: `peers` by name, and `error` where no gate answers."""
     try:
         observed = trio.run(partial(observe_fleet, gates, Requirement()))
     except SarkError as error:

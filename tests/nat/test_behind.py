@@ -1,4 +1,4 @@
-"""Devices and a scheduler behind home routers, with nothing but gates in the open: real processes, real NATs, real multicast."""
+"""Devices and a scheduler behind home routers, with only gates in the open: real processes, real NATs, real multicast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TASK_MS = 1500.0
 
 @pytest.fixture(scope="module")
 def neighbours(world: Sites, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homes]:
-    """Lena works, Leo submits; she is begun and not waited for."""
+    """Lena works, Leo submits. Lena is started, but not waited for."""
     made = Homes(tmp_path_factory.mktemp("lan"), world, ("lena", "leo"), lan=True)
     try:
         made.begin("lena")
@@ -30,7 +30,7 @@ def neighbours(world: Sites, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def homes(world: Sites, neighbours: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homes]:
-    """Two gates that do not know of each other; Ben joined by both, Rita by the first; Anna submits through the second."""
+    """Two gates that do not know each other. Ben joined through both, Rita through the first; Anna submits through the second."""
     made = Homes(tmp_path_factory.mktemp("homes"), world, ("gate-1", "gate-2", "anna", *GATES))
     try:
         made.up("gate-1", "gate-2", *GATES)
@@ -48,7 +48,7 @@ def looker(homes: Homes) -> Iterator[Looker]:
 
 @pytest.fixture
 def everybody_is_found(homes: Homes, looker: Looker) -> None:
-    """By the second gate, and they answer. The first time this takes until the gates have met."""
+    """Wait until all are found through the second gate, and answer. The first time this takes until the gates have met."""
     gate = homes.at("gate-2")
     until(
         lambda: [name for name, met in sorted(looker.look(gate).items()) if met.answers] == sorted(GATES),
@@ -71,7 +71,9 @@ def test_two_gates_that_do_not_know_each_other_are_one_swarm_through_a_node_that
 def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_with_them(
     homes: Homes, world: Sites, tmp_path: Path
 ) -> None:
-    """Ben's router keeps ports, so he is dialled after a moment; Rita's does not, so she stays behind her gate, and that is said."""
+    """Ben's router keeps port numbers, so he is dialled after a moment. Rita's does not, so she stays behind her gate, which is
+    reported.
+    """
     submitted = homes.run(
         "anna", "submit", homes.pinned(tmp_path, each=EACH, task_ms=TASK_MS),
         "--gate", homes.at("gate-2"), "--detach", "--json",
@@ -115,7 +117,7 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
 
 
 def test_a_lan_without_any_gate_is_a_swarm(neighbours: Homes, tmp_path: Path) -> None:
-    """By mDNS: neither of the two is given anything of the other."""
+    """By mDNS: neither of the two knows anything about the other beforehand."""
     until(lambda: neighbours.count_in_log("lena", "is a worker now"), "she is up")
     model = script(tmp_path, "m.json", latencies_ms=[5.0])
     done = neighbours.run("leo", "submit", campaign(tmp_path, "near", [model]), "--json")

@@ -1,4 +1,4 @@
-"""The sites are what they claim to be, as plain sockets see it: else the tests on top of them would prove nothing."""
+"""The sites are what they claim to be, as plain sockets see them. Otherwise the tests that use them would prove nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def listening(world: Sites, host: str) -> Iterator[None]:
 
 
 def dialled(world: Sites, host: str, address: str, port: int = 0, within: float = TIMEOUT_S) -> str:
-    """As whom the other saw it; empty when there was no way within so many seconds."""
+    """The address under which the other host saw this one; empty when it could not be reached within `within` seconds."""
     command = [*world.inside(host), sys.executable, "-IS", "-c", DIAL, address, str(port), str(within)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
@@ -81,7 +81,7 @@ def test_a_cut_host_is_silent_until_it_is_mended(world: Sites) -> None:
 
 
 def test_what_a_killed_run_left_goes_and_what_lives_stays(world: Sites) -> None:
-    left = NAMES.format(pid=2**31, number=0) + "here"  # no system has so many
+    left = NAMES.format(pid=2**31, number=0) + "here"  # no system has a pid this high
     subprocess.run(["ip", "netns", "add", left], check=True)
     with subprocess.Popen(["ip", "netns", "exec", left, "sleep", "100"]) as lingering:
         until(

@@ -2,15 +2,15 @@
 
         wan (a bridge, 10.99.0.0/24)
         │ .1        │ .2        │ .101            │ .102
-      gate-1     gate-2       router a          router b       … masquerade; what nobody inside asked for is dropped
+      gate-1     gate-2       router a          router b       … masquerade; unsolicited inbound packets are dropped
                                 │ 10.99.101.0/24  │
                               host, host        host
 
-As home routers do it, a port keeps its number on the way out where it can, so that two who begin at the same time meet (hole punching);
-behind a router that is `restless` each connection leaves by a port of its own that nobody can foretell, as with many mobile providers.
-Needs root, iproute2 and nftables: `missing()` says what is not there. Everything lives in namespaces, none of it in ours; a process of
-its own takes them away when we are done or gone, killed or not. They are named after their maker: should that process be killed as
-well, what it left goes when the next ones are made.
+As with home routers, an outgoing port keeps its number where possible, so that two hosts that dial at the same time meet (hole punching).
+Behind a `restless` router each connection leaves by a new port that nobody can predict, as with many mobile providers. Needs root, iproute2
+and nftables: `missing()` reports what is not there. Everything is in its own namespaces. A separate process removes them when this one is
+done or gone, killed or not. Their names contain the pid of their creator: if the removing process is killed as well, the leftovers are
+removed when the next sites are created.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ for name in "$@"; do
 done
 true
 """
-"""Begins when its standard input ends."""
+"""Starts removing when its standard input ends."""
 _COUNT = itertools.count()
 
 
@@ -84,7 +84,7 @@ def missing() -> str:
 
 
 def sweep() -> None:
-    """Take away what runs that are no more have left: their namespaces, and what still lives in these."""
+    """Remove the namespaces of earlier processes that no longer exist, and the processes that still live there."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     names = [line.split()[0] for line in listed.splitlines() if line]
     left = [name for name in names if (maker := NAME.match(name)) and not Path(f"/proc/{maker[1]}").exists()]
@@ -94,7 +94,7 @@ def sweep() -> None:
 
 @dataclass
 class Sites:
-    """The whole of it. `public`: hosts right on the wide net; `sites`: the hosts behind each router."""
+    """All sites together. `public`: hosts directly on the wide-area network; `sites`: the hosts behind each router."""
 
     public: Sequence[str]
     sites: Mapping[str, Sequence[str]]
@@ -102,20 +102,20 @@ class Sites:
     """Sites whose routers keep no ports."""
     tag: str = field(default_factory=lambda: NAMES.format(pid=os.getpid(), number=next(_COUNT)))
     addresses: dict[str, str] = field(default_factory=dict)
-    """Of each host, where it is: behind a router nobody outside can use it."""
+    """Host → its own address. Behind a router nobody outside can use it."""
     _keeper: subprocess.Popen[bytes] | None = None
-    """Takes it all away when its standard input ends."""
+    """Removes everything when its standard input ends."""
 
     def inside(self, host: str) -> tuple[str, ...]:
-        """What to put before a command so that it runs on that host."""
+        """Words to put before a command so that it runs on that host."""
         return ("ip", "netns", "exec", self._name(host))
 
     def cut(self, host: str) -> None:
-        """From now on a public host hears and says nothing, and nobody is notified."""
+        """Cut a public host off: it hears and says nothing, and nobody is notified."""
         self._nft(host, SILENT)
 
     def mend(self, host: str) -> None:
-        """It hears again."""
+        """Reconnect the host."""
         _run("ip", "netns", "exec", self._name(host), "nft", "delete", "table", "ip", "cut")
 
     def _name(self, host: str) -> str:
@@ -132,7 +132,7 @@ class Sites:
         _run("ip", "-n", self._name(host), *words)
 
     def _wire(self, host: str, port: str, address: str, bridge: str) -> None:
-        """A cable from `host`, where it is called `port`, to the bridge of another namespace."""
+        """Connect `host`, where the cable's end is called `port`, to the bridge of another namespace."""
         end = f"to{next(_COUNT)}"
         self._ip(bridge, "link", "add", end, "type", "veth", "peer", "name", port, "netns", self._name(host))
         self._ip(bridge, "link", "set", "dev", end, "master", BRIDGE, "up")
@@ -144,7 +144,7 @@ class Sites:
         self._ip(host, "link", "set", "dev", BRIDGE, "up")
 
     def make(self) -> None:
-        """Build it."""
+        """Create all namespaces and cables."""
         inside = [host for hosts in self.sites.values() for host in hosts]
         names = [*self.public, *inside, *(f"router-{site}" for site in self.sites), "net"]
         self._keeper = subprocess.Popen(
@@ -173,7 +173,7 @@ class Sites:
                 self._ip(host, "route", "add", "default", "via", f"10.99.{number}.1")
 
     def remove(self) -> None:
-        """Take it away, with what still lives there; cables go with their ends."""
+        """Remove everything, with the processes that still live there; cables go with their ends."""
         if self._keeper is not None:
             self._keeper.communicate()
 
@@ -182,7 +182,7 @@ class Sites:
 def sites(
     public: Sequence[str], behind: Mapping[str, Sequence[str]], restless: Collection[str] = ()
 ) -> Iterator[Sites]:
-    """Sites for as long as the context lasts. Raises `CalledProcessError`, which says what this machine did not let us do."""
+    """Sites that exist as long as the context. Raises `CalledProcessError`, which says what this machine did not allow."""
     sweep()
     made = Sites(public, behind, restless)
     try:

@@ -1,4 +1,4 @@
-"""A worker over an in-memory network, a scripted device under it, and a scheduler that speaks by hand."""
+"""A worker over an in-memory network, its scripted device, and a scheduler driven by hand."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def profile() -> Profile:
 
 @dataclass
 class Script:
-    """One scripted launch: runs until `go` is set, or is killed."""
+    """One scripted launch: runs until `go` is set, or until it is killed."""
 
     order: WorkOrder
     limits: Limits
@@ -116,7 +116,7 @@ class Script:
 
 @dataclass
 class Device:
-    """What the worker launches on; `go` lets all launches run through."""
+    """The device on which the worker launches. `go` lets all launches complete."""
 
     go: threading.Event = field(default_factory=threading.Event)
     launches: list[Script] = field(default_factory=list)
@@ -130,13 +130,13 @@ class Device:
 
 
 async def get_model(cache: ModelCache, model: Model, source: Source) -> Path:
-    """Have it in the cache, as a run would."""
+    """Get the model into the cache, as a run would."""
     async with cache.using(model, source) as path:
         return path
 
 
 class Board:
-    """An index that only remembers."""
+    """An index that only records calls."""
 
     def __init__(self) -> None:
         self.adverts: list[Advert] = []
@@ -154,7 +154,7 @@ class Board:
 
 
 class Hand:
-    """A scheduler by hand: one link, what came over it, and a default answer for each call."""
+    """A scheduler driven by hand: one link, the messages it received, and a default answer to each call."""
 
     def __init__(self, network: MemoryNetwork, identity: Identity) -> None:
         self.network = network
@@ -216,7 +216,7 @@ class Hand:
         return Commit(**(fields | changes))
 
     async def record(self, count: int = 1) -> Record:
-        """The record in the `count`-th result, its signature checked."""
+        """The record in the `count`-th result. Checks its signature."""
         result = await self.wait_for(Result, count)
         assert result.body is not None
         assert hashlib.sha256(result.body).hexdigest() == result.sha256
@@ -226,12 +226,12 @@ class Hand:
 
 
 def held(answer: Any) -> HeldLease:
-    """What a Granted or Queued is renewed by."""
+    """The reference by which a granted or queued lease is renewed."""
     return HeldLease(lease=answer.lease, fence=answer.fence)
 
 
 class World:
-    """A network with one worker that may be restarted, and any number of schedulers."""
+    """A network with one worker that can be restarted, and any number of schedulers."""
 
     def __init__(self, swarm: MemorySwarm, nursery: trio.Nursery, folder: Path) -> None:
         self.swarm = swarm
@@ -266,7 +266,7 @@ class World:
         return Hand(self.swarm.node(identity), identity)
 
     async def start(self, **settings: Any) -> Worker:
-        """The worker, or its next life: same key, same folder, next incarnation."""
+        """Start the worker, or restart it: same key, same folder, next incarnation."""
         self.incarnation += 1
         self.network = self.swarm.node(Identity.from_seed(1))
         self.parts = WorkerParts(
@@ -299,11 +299,11 @@ class World:
             await run_worker(settings, self.network, self.board, self.parts, task_status=task_status)
 
     def unsent(self) -> int:
-        """Results that wait for their schedulers."""
+        """The number of results that wait for their schedulers."""
         return len(self.worker.conversation.outbox)
 
     def kill(self) -> None:
-        """The worker is gone, as by kill -9."""
+        """End the worker as kill -9 would."""
         self.swarm.kill(self.network.peer_id)
         self._worker.cancel()
 

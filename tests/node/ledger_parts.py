@@ -1,4 +1,4 @@
-"""What the tests of the ledger share: schedulers, what they want, and a ledger that knows them."""
+"""Shared parts for tests of the ledger: schedulers, their requests, and a ledger that has links to them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def want(
     max_queue_s: float = math.inf,
     **permitted: Any,
 ) -> SlotRequest:
-    """The first attempt at one of its tasks."""
+    """The request of a scheduler's first attempt at one of its tasks."""
     campaign = campaign_of(peer, principal)
     task = Task(
         campaign=campaign,
@@ -70,13 +70,13 @@ def want(
 
 
 def held(answer: object) -> HeldLease:
-    """What it is renewed by."""
+    """The reference by which a granted or queued lease is renewed."""
     assert isinstance(answer, (Granted, Queued))
     return HeldLease(lease=answer.lease, fence=answer.fence)
 
 
 def linked(*peers: str, **settings: Any) -> Ledger:
-    """A ledger that can ask these; none: all of them."""
+    """A ledger with links to these peers, by default to all four."""
     ledger = Ledger(7, **settings)
     for peer in peers or (ANN, BOB, CAT, DEE):
         ledger.link_up(peer, 0.0)
@@ -89,7 +89,7 @@ def warning_of(run: HeldLease, grace_s: float, priority: int) -> WarnCommand:
 
 
 def run_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLease:
-    """It is granted and runs."""
+    """Commit a request that is granted and runs."""
     answer = ledger.commit(wanted, now)
     assert isinstance(answer, Granted)
     ledger.take_commands()
@@ -101,12 +101,12 @@ def run_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLease:
 
 
 def ticket_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLease:
-    """It has to wait."""
+    """Commit a request that has to queue."""
     answer = ledger.commit(wanted, now)
     assert isinstance(answer, Queued)
     return held(answer)
 
 
 def warned(ledger: Ledger) -> list[str]:
-    """The leases whose schedulers get a warning of preemption; takes all orders."""
+    """The leases whose schedulers get a warning of preemption. Takes all pending commands."""
     return [order.note.lease for order in ledger.take_commands() if isinstance(order, WarnCommand)]

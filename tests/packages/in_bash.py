@@ -1,4 +1,4 @@
-"""A bash with somebody at its keyboard, for what only a real one does: completing what is typed."""
+"""An interactive bash, typed into, for what only a real one does: completion."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 ENDED: Final = b"\x15exit\n"
-"""Forget the line, and go."""
+"""Clear the line and exit."""
 
 
 def install_completion(environment: Mapping[str, str]) -> str:
-    """What `sark-node --install-completion` says in a bash; `sark-node` is found on the PATH."""
+    """What `sark-node --install-completion` prints in bash. Takes `sark-node` from the PATH."""
     command = ["bash", "--norc", "-c", "sark-node --install-completion; exit $?"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, (done.stdout, done.stderr)
@@ -26,8 +26,8 @@ def install_completion(environment: Mapping[str, str]) -> str:
 def typed(
     keys: str, awaited: str, environment: Mapping[str, str], cwd: Path, *, within: float = 120.0
 ) -> str:
-    """Type these keys at the prompt of an interactive bash, which reads the user's own .bashrc. Gives what the terminal shows as soon as it
-    shows `awaited`; AssertionError when that is not in time.
+    """Type these keys at the prompt of an interactive bash, which reads the user's own .bashrc. Returns the terminal's output as soon as
+    it contains `awaited`. Raises AssertionError after `within` seconds.
     """
     own, theirs = pty.openpty()
     bash = subprocess.Popen(

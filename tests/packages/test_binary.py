@@ -1,4 +1,4 @@
-"""The stand-alone binary by itself: the one file, a fresh user, and nothing of this tree or its environment on any path.
+"""The stand-alone binary on its own: only the one file, a fresh user, and no path into this tree or its environment.
 
 `make binary` builds the file and then runs this.
 """
@@ -28,11 +28,11 @@ MADE_OF: Final = (
     *("sark.py", "pyproject.toml", "constraints.txt", "examples/quickstart/campaign.yaml"),
 )
 LONG: Final = 300.0
-"""Seconds that a command may take on a machine with other work: not how long it takes."""
+"""Time limit in seconds for a command on a busy machine, not its usual duration."""
 
 
 def why_not(dist: Path) -> str:
-    """Why there is nothing to try; empty: `dist` holds a binary of the tree as it is."""
+    """Why there is nothing to test, or an empty string if `dist` holds a binary of the current tree."""
     made = the_file(dist)
     if made is None:
         return "the stand-alone binary was not built: `make binary` builds and tries it"
@@ -46,7 +46,7 @@ def why_not(dist: Path) -> str:
 
 
 def the_file(dist: Path) -> Path | None:
-    """The newest for this system and processor."""
+    """The newest binary for this system and processor."""
     result = dist.glob(f"sark-node-*-{sys.platform}-{platform.machine().lower()}")
     return max(result, key=lambda path: path.stat().st_mtime, default=None)
 
@@ -55,7 +55,7 @@ pytestmark = pytest.mark.real
 
 
 class Alone(Lab):
-    """All of one user, who has a PATH of the system's own programs and no Python of ours."""
+    """All nodes belong to one user, whose PATH has only the system's programs and the binary."""
 
     @property
     def user(self) -> Path:
@@ -74,7 +74,7 @@ class Alone(Lab):
         }
 
     def well(self, name: str, *arguments: str | Path) -> Done:
-        """Run a command, which must end well."""
+        """Run a command, which must succeed."""
         done = self.run(name, *arguments, within=LONG)
         assert done.code == 0, (arguments, done)
         return done
@@ -91,7 +91,7 @@ class Alone(Lab):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
-    """The file as `sark-node` on somebody's PATH. It unpacks itself where two first starts come at once."""
+    """The binary as `sark-node` on a user's PATH. Unpacks itself in two simultaneous first starts."""
     if why := why_not(ROOT / "dist"):
         pytest.skip(why)
     folder = tmp_path_factory.mktemp("alone")
@@ -155,7 +155,7 @@ def test_it_measures_by_itself(alone: Alone, model: Path) -> None:
 
 @pytest.fixture(scope="module")
 def swarm(alone: Alone) -> Alone:
-    """A gate with a pool, a worker that came by a ticket, and one that came by the gate's address, for the scheduler `me`."""
+    """A gate with a pool, a worker that joined by ticket, one that joined by the gate's address, and the scheduler `me`."""
     alone.start("gate", "gate", "--listen", f"/ip4/127.0.0.1/tcp/{alone.port}")
     alone.await_up("gate")
     alone.well("gate", "pool", "create", "lab")

@@ -1,4 +1,4 @@
-"""The container files hold together: what they copy is there and enough, what they start is what was installed, as who may write there.
+"""The container files are consistent: they copy all they need, start what they installed, and run as a user who may write there.
 
 No image is built here: that needs a container runtime and a registry.
 """
@@ -31,7 +31,7 @@ each = pytest.mark.parametrize("file", FILES, ids=[path.parent.name for path in 
 
 
 def instructions(file: Path) -> Iterator[tuple[str, str]]:
-    """(FROM, what follows) and so on, lines that go on put together, comments left out."""
+    """Pairs such as (FROM, its arguments). Joins continued lines and leaves out comments."""
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         if line.strip():
@@ -44,7 +44,7 @@ def values(file: Path, word: str) -> list[str]:
 
 
 def left_out(path: PurePosixPath, patterns: list[str]) -> bool:
-    """As .dockerignore means it: a pattern holds from the root on, and leaves out all below what it names."""
+    """Whether .dockerignore excludes the path: a pattern matches from the root, and excludes everything below its match."""
     for pattern in patterns:
         for part in (path, *path.parents):
             name = str(part)
@@ -57,7 +57,7 @@ def left_out(path: PurePosixPath, patterns: list[str]) -> bool:
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a build is given: this folder without what .dockerignore names."""
+    """The build context: this folder without what .dockerignore excludes."""
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
 
@@ -126,7 +126,7 @@ def test_what_it_starts_is_the_program_with_words_that_it_takes(file: Path) -> N
     entry = yaml.safe_load(values(file, "ENTRYPOINT")[0])
     command = yaml.safe_load(values(file, "CMD")[-1])
     before, words = entry[: entry.index(PROGRAM)], entry[entry.index(PROGRAM) + 1 :]
-    if before:  # something small that hands signals on and buries children
+    if before:  # a small init that forwards signals and reaps children
         assert before == ["/usr/bin/tini", "--"]
         assert "tini" in values(file, "RUN")[-1].split()
     context = understands([*words, *command])

@@ -1,4 +1,4 @@
-"""What is built is what is here: the wheel and the sdist hold the whole program, and the wheel works where only it is installed."""
+"""The build matches the tree: the wheel and the sdist contain the whole program, and the wheel works where only it is installed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OF_THE_TREE: Final = shutil.ignore_patterns(
 
 
 def of_the_program(root: Path) -> set[str]:
-    """Every file of the packages, the program and its submodules."""
+    """Every file of the packages, including the program and its submodules."""
     inside = (path for name in (*PACKAGES, "sark") for path in (root / name).rglob("*") if path.is_file())
     return {path.relative_to(root).as_posix() for path in inside if "__pycache__" not in path.parts} | {
         "sark.py"
@@ -39,7 +39,7 @@ def of_the_program(root: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """A copy of the tree, the wheel and the sdist made of it."""
+    """A copy of the tree, and the wheel and the sdist built from it."""
     folder = tmp_path_factory.mktemp("built")
     tree = folder / "tree"
     shutil.copytree(ROOT, tree, ignore=OF_THE_TREE)
@@ -81,7 +81,7 @@ def test_the_sdist_holds_all_that_the_wheel_and_the_guides_need(built: tuple[Pat
 
 @pytest.fixture(scope="module")
 def program(built: tuple[Path, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`sark-node` of the wheel in a fresh environment, which finds the libraries of this one but none of this tree."""
+    """The wheel's `sark-node` in a fresh environment that finds this environment's libraries, but nothing of this tree."""
     place = tmp_path_factory.mktemp("fresh") / "venv"
     venv.create(place, with_pip=False)
     python = place / "bin" / "python"
@@ -110,7 +110,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running(command: list[str], tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """The process, and the file that it writes to; it ends with the block."""
+    """The running process and its output file. Ends the process with the block."""
     result = tmp_path / "output.txt"
     with result.open("wb") as out:
         process = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stdout=out, stderr=out)

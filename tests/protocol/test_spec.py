@@ -1,4 +1,4 @@
-"""The written protocol says what the code does, and its bytes stay what they were."""
+"""The written protocol matches the code, and its bytes do not change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_section_stands_in_the_page_once() -> None:
 
 
 def test_rendering_shows_a_change_of_the_code() -> None:
-    """The check above can fail: a page that says something else is rewritten."""
+    """The check above can fail: a page with different content is rewritten."""
     page = PAGE.read_text(encoding="utf-8")
     assert render(page.replace("`commit`", "`promise`")) == page
 

@@ -1,4 +1,4 @@
-"""What a storm left behind: a history of it from the store and the logs, for the invariants, and its figures."""
+"""What a storm left behind: its history from the store and the logs, for the invariants, and its figures."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.simulation.history import History, Limits
 from tests.simulation.history import Kind as Happened
 
 LEAVES_S: Final = 15.0
-"""The scheduler process ends when no campaign is left."""
+"""The scheduler process ends within this time when no campaign is left."""
 QUIET_S: Final = 3.0
-"""A campaign has ended: by then nothing of it runs anywhere."""
+"""Within this time after a campaign's end nothing of it runs anywhere."""
 _GIVEN_UP: Final = {
     "task.lost": "lost", "task.refused": "refused", "task.preempted": "preempted",
     "task.cancelled": "cancelled", "task.failed": "failed", "task.retried": "failed",
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Event:
-    """One of a campaign's events, or of a worker's log. `at`: wall seconds; `device`: the worker's name; `home`: of the campaign."""
+    """An event of a campaign, or of a worker's log. `at`: wall-clock seconds; `device`: the worker's name; `home`: the campaign's home."""
 
     at: float
     name: str
@@ -55,12 +55,12 @@ class Event:
 
 @dataclass
 class Figures:
-    """What came of it. Times in seconds."""
+    """The figures of a storm. Times in seconds."""
 
     wall: float
     tasks: int
     attempts: list[int]
-    """Of each task."""
+    """Number of attempts of each task."""
     begun: int
     """Runs that workers began."""
     recorded: int
@@ -69,19 +69,19 @@ class Figures:
     """Tasks that ended more than once, or have more than one record of one attempt."""
     faults: Counter[Kind] = field(default_factory=Counter)
     recovery: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """From the strike to each struck task running again or having its result; of the scheduler: to the first word of its successor;
-    of the gate and the server: from their start until they listen."""
+    """From the strike until each struck task runs again or has its result. For a scheduler: until its successor's first event. For the gate
+    and the server: from their start until they listen."""
     again: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """The same, of tasks that another strike kept from it on the way: how long that took says nothing of the first one."""
+    """Like `recovery`, for tasks that another strike delayed meanwhile: their times say nothing about the first strike."""
 
     @property
     def wasted(self) -> int:
-        """Runs of which no record is kept."""
+        """Number of runs without a stored record."""
         return self.begun - self.recorded
 
 
 def lines(storm: Storm, name: str) -> Iterator[Line]:
-    """What that process logged, oldest first; lines for people are left out."""
+    """The log of a process, oldest line first, without the lines for people."""
     for text in storm.lab.log(name).splitlines():
         if text.startswith("{"):
             try:
@@ -93,7 +93,7 @@ def lines(storm: Storm, name: str) -> Iterator[Line]:
 
 
 def wait_until_quiet(storm: Storm) -> list[str]:
-    """What is still there of the campaign although it has ended, once that is no more excused."""
+    """In words, the processes of the campaign that are still there after its end, once they are no longer excused."""
     lab = storm.lab
     texts: list[str] = []
 
@@ -118,7 +118,7 @@ def _gone(mark: str) -> bool:
 
 
 def history(storm: Storm) -> History:
-    """The storm in the form that the invariants read; its clock begins with the campaign."""
+    """The storm as a history for the invariants; its clock starts with the campaign."""
     result = History(
         limits=Limits(slack_s=1.0 * storm.plan.slow), slots=dict.fromkeys(storm.lab.workers, storm.plan.slots)
     )
@@ -232,7 +232,7 @@ def _campaign(
 
 
 def figures(storm: Storm) -> Figures:
-    """Counts and times. A strike that found nothing running counts among the faults only."""
+    """Counts and times. A strike that hit nothing running counts only among the faults."""
     lab = storm.lab
     begun = sum(line.event == "run.began" for name in lab.workers for line in lines(storm, name))
     events = tuple(event for home in lab.schedulers for event in _events(storm, home))
@@ -272,7 +272,7 @@ def _events(storm: Storm, home: str) -> Iterator[Event]:
 
 
 def runs_again(fault: Fault, task: str, events: Sequence[Event], begins: Sequence[Event]) -> float:
-    """When a run of the task began under a later attempt than the one that was struck, or its result was there (wall seconds)."""
+    """When a run of the task began under a later attempt than the struck one, or its result was there (wall-clock seconds)."""
     held = fault.held[task]
     ends = (event.at for event in events if event.task == task and event.name in _FINAL)
     later = (begin.at for begin in begins if begin.task == task and (begin.attempt or 0) > held)
@@ -280,7 +280,9 @@ def runs_again(fault: Fault, task: str, events: Sequence[Event], begins: Sequenc
 
 
 def hindered(fault: Fault, task: str, back: float, faults: Sequence[Fault], events: Sequence[Event]) -> bool:
-    """Whether another strike was felt before the task ran again: at the scheduler, or at a worker that it was at, or was to go to."""
+    """Whether another strike was felt before the task ran again: at the scheduler, at a worker that had the task, or at one that was to get
+    it.
+    """
     request = {event.device for event in events if event.task == task and event.at < back}
     there = request | {fault.victim}
     return any(
@@ -293,14 +295,14 @@ def hindered(fault: Fault, task: str, back: float, faults: Sequence[Fault], even
 
 
 def over_at(fault: Fault, events: Sequence[Event]) -> float:
-    """When nothing of it was felt any more; a scheduler that was killed is missed until its successor has taken up the campaign."""
+    """When the fault stopped having effects. A killed scheduler is missed until its successor has taken up the campaign."""
     if fault.kind is not Kind.SCHEDULER:
         return fault.at + fault.lasts
     return next((e.at for e in events if e.name == "campaign.adopted" and e.at > fault.at), float("inf"))
 
 
 def succeeded_after(fault: Fault, events: Sequence[Event]) -> list[float]:
-    """Seconds until the successor of a killed scheduler had its first grant or result; none: nothing was left to do."""
+    """Seconds until the successor of a killed scheduler had its first grant or result; empty: nothing was left to do."""
     since, words = over_at(fault, events), ("task.granted", "task.queued", *_FINAL)
     first = next((event.at for event in events if event.at > since and event.name in words), None)
     return [] if first is None else [first - fault.at]

@@ -1,7 +1,7 @@
-"""One host that plays several devices, for tests of everything but the figures.
+"""One host that acts as several devices, for tests of everything but the figures.
 
-One device measures one run at a time, whoever runs it, by a lock file that all workers of a host share. Where the figures are not to
-be believed anyway, as those of the simulated unit, each worker may see another file in that place.
+A device measures one run at a time, whichever worker runs it, by a lock file that all workers of a host share. Where the figures mean
+nothing anyway, as those of the simulated unit, each worker may see another file in its place.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from node.device.probe import lock_name
 
 
 def can_be_apart() -> bool:
-    """Whether a process can be given a view of the file system of its own: as root on Linux."""
+    """Whether a process can get its own view of the file system: as root on Linux."""
     if shutil.which("unshare") is None:
         return False
     return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
 
 
 def a_lock_of_its_own(folder: Path) -> tuple[str, ...]:
-    """What to put before a worker's command so that it does not wait for the others of this host when it measures."""
+    """Words to put before a worker's command so that its measurements do not wait for the other workers of this host."""
     shared = DeviceLock(lock_name()).path
     shared.touch()
     own = folder / "device.lock"

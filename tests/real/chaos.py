@@ -1,10 +1,10 @@
-"""Campaigns of real processes on loopback while somebody pulls plugs: what is killed, frozen and cut, when, and who puts it right again.
+"""Campaigns of real processes on loopback under faults: which process is killed, frozen or cut off, when, and who repairs it.
 
     storm = Storm(lab, plan)            gate, workers (each behind a relay), in each home a terminal with `watch`, or `serve`
-    storm.run()                         strikes until the campaigns have ended; starts again what died
+    storm.run()                         strikes until the campaigns have ended; restarts what died
     storm.faults, storm.breaches        for `tests.real.aftermath`, which judges
 
-What is struck, and when, follows from the seed; how far the processes are by then does not.
+The seed determines the victims and times of the strikes, but not how far the processes are by then.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tests.real.relay import Relay, relayed
 from tests.real.strikes import LASTS, ON_WORKER, WEIGHTS, Fault, Kind, Plan
 
 WAITING: Final = "who waits in "
-"""Before the name of a home: its terminal or server."""
+"""Prefix of a home's name, for its terminal or server."""
 STEP_S: Final = 0.05
 DEAD_S: Final = 3.0
-"""After its worker was killed no process of a run may live longer."""
+"""This long after its worker was killed, no process of a run may live."""
 _PAUSE = threading.Event()
 
 
 @dataclass
 class Storm:
-    """The lab under strain."""
+    """The lab under faults."""
 
     lab: Lab
     plan: Plan
@@ -50,19 +50,19 @@ class Storm:
     faults: list[Fault] = field(default_factory=list)
     breaches: list[str] = field(default_factory=list)
     campaigns: list[tuple[str, str]] = field(default_factory=list)
-    """Each with its home."""
+    """(home, campaign) of each."""
     back: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Of the gate and the server: seconds from their start until they listen again."""
+    """For the gate and the server: seconds from their start until they listen again."""
     began: float = 0.0
     ended: float = 0.0
     _relays: dict[str, Relay] = field(default_factory=dict)
     _due: list[tuple[float, str, Callable[[], None]]] = field(default_factory=list)
-    """When (monotonic), whose, and what puts it right."""
+    """Pending repairs: when (monotonic), of which victim, and the call that repairs it."""
     _dying: list[tuple[float, psutil.Process]] = field(default_factory=list)
     _watching: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    """Of each home the terminal, or the server."""
+    """Home → its terminal, or the server."""
     _port: int = field(default_factory=free_port)
-    """Of the server."""
+    """The server's port."""
 
     @property
     def _dead_s(self) -> float:
@@ -70,12 +70,12 @@ class Storm:
 
     @contextlib.contextmanager
     def swarm(self) -> Iterator[None]:
-        """The gate and the workers are up, and everything ends with the context."""
+        """Run the gate and the workers; everything ends with the context."""
         with relayed(self.lab) as self._relays:
             yield
 
     def file(self, folder: Path) -> Path:
-        """The campaign: its tasks share a few models, so that some fetch and most find theirs."""
+        """The campaign file. Its tasks share a few models, so that some fetch their model and most find it cached."""
         runs = 10
         per_ms = 1000 * self.plan.task_s / runs
         models = [
@@ -98,7 +98,7 @@ class Storm:
     # -- the storm ---------------------------------------------------------------------------------------------------------
 
     def run(self, folder: Path) -> None:
-        """Submit, strike until the campaigns have ended or their time is over, then put everything right."""
+        """Submit, strike until the campaigns have ended or their time is over, then repair everything."""
         rng = random.Random(self.plan.seed)
         self.began = time.time()
         file = self.file(folder)
@@ -142,7 +142,7 @@ class Storm:
         return kind, "gate" if kind is Kind.GATE else waiting + home, lasts
 
     def _strike(self, kind: Kind, victim: str, lasts: float, rng: random.Random) -> None:
-        """Do it, unless the victim is down already or there is nobody to be struck."""
+        """Strike, unless the victim is already down or does not exist."""
         if any(whose == victim for _, whose, _ in self._due):
             return
         at, held = time.time(), self._held(device=victim if kind in ON_WORKER else None)
@@ -157,7 +157,7 @@ class Storm:
             self._due.append((time.monotonic() + lasts, victim, mend))
 
     def _hit(self, kind: Kind, victim: str, rng: random.Random) -> Callable[[], None] | None:
-        """The blow itself. Gives what puts it right, None when nobody was there to be hit."""
+        """The strike itself. Returns the call that repairs it, or None when there was nothing to hit."""
         lab, home = self.lab, victim.removeprefix(WAITING)
         match kind:
             case Kind.WORKER:
@@ -204,7 +204,7 @@ class Storm:
         self._open_again(worker)
 
     def _open_again(self, worker: str) -> None:
-        """Its port takes connections again as soon as somebody listens behind it, and not before."""
+        """Let the worker's port accept connections again as soon as somebody listens behind it, and not before."""
         if self._relays[worker].answers():
             self._relays[worker].mend()
         else:
@@ -212,7 +212,7 @@ class Storm:
             self._due.append((again, worker, lambda: self._open_again(worker)))
 
     def _start(self, kind: Kind, victim: str, start: Callable[[], object], port: int) -> None:
-        """Start it again, and note how long it took until it listens; it is not struck before."""
+        """Restart a victim, and measure how long it takes until it listens. It is not struck before that."""
         start()
         self._see_up(kind, victim, port, time.monotonic())
 
@@ -231,11 +231,11 @@ class Storm:
             mend()
 
     def _mend_all(self) -> None:
-        """Whatever the time."""
+        """Repair everything now."""
         until(lambda: self._put_right(float("inf")) or not self._due, "all that was struck is up again")
 
     def _see_dead(self, now: float) -> bool:
-        """Whether processes of killed workers still live; those that live for too long are noted."""
+        """Whether processes of killed workers still live. Those that live too long are noted."""
         self._dying = [(at, process) for at, process in self._dying if lives(process)]
         for at, process in self._dying:
             if at <= now:
@@ -245,10 +245,10 @@ class Storm:
         self._dying = [(at, process) for at, process in self._dying if at > now]
         return bool(self._dying)
 
-    # -- what is seen ------------------------------------------------------------------------------------------------------
+    # -- observations ------------------------------------------------------------------------------------------------------
 
     def _open(self, home: str) -> None:
-        """Somebody waits there for the campaign, and so keeps a scheduler process alive: a terminal, or the server."""
+        """Start a terminal or the server, which waits for the campaign there and so keeps a scheduler process alive."""
         if Kind.SERVER in self.plan.kinds:
             words: list[str | Path] = ["serve", "--port", str(self._port), "--allow-paths"]
         else:
@@ -261,19 +261,21 @@ class Storm:
             )  # fmt: skip
 
     def _end(self, home: str) -> None:
-        """kill -9 of who waits."""
+        """Kill the waiting process with -9."""
         process = self._watching[home]
         process.kill()
         process.wait()
 
     def _close(self) -> None:
-        """The storm is over: a server would stay."""
+        """End the storm's waiting processes: a server would keep running."""
         for process in self._watching.values():
             process.terminate()
             process.wait(TIMEOUT_S)
 
     def _submit_over_http(self, home: str) -> bool:
-        """A campaign of one task; whether the server, which is killed next, has confirmed it. It may not be up yet."""
+        """Submit a campaign of one task. Returns whether the server, which is killed next, has confirmed it. The server may not be up
+        yet.
+        """
         model = script(self.lab.folder, "of-the-server.json", load_ms=1.0)
         content = {
             "campaign": f"kept-{len(self.campaigns)}", "models": [str(model)], "units": ["Fake (Simulation)"],
@@ -294,7 +296,7 @@ class Storm:
         return False
 
     def _held(self, device: str | None = None) -> dict[str, tuple[int, bool]]:
-        """Tasks that have a place there (or anywhere): their attempt, and whether their run is under way."""
+        """Task → its attempt and whether its run is under way, for tasks that have a slot at the device (or anywhere)."""
         states = "SELECT id, attempt, state, device FROM tasks WHERE state IN ('leased', 'running')"
         rows = [row for home in self.lab.schedulers for row in self.lab.ask(home, states)]
         return {
@@ -304,7 +306,7 @@ class Storm:
         }
 
     def _over(self) -> bool:
-        """The campaigns have ended, and the terminals have said so."""
+        """Whether the campaigns have ended, and the terminals have said so."""
         over = [self._is_over(home) for home in self.lab.schedulers]
         return all(over)
 
@@ -318,7 +320,7 @@ class Storm:
         return not opened and (mended or code is not None or Kind.SERVER in self.plan.kinds)
 
     def _scheduler(self, home: str) -> int | None:
-        """The scheduler process; who only looks whether there is one holds its lock for a moment too."""
+        """The scheduler process's pid. A process that only checks for a scheduler holds the lock for a moment, too."""
         try:
             pid = self.lab.scheduler_pid(home)
             return pid if "schedule" in psutil.Process(pid).cmdline() else None
@@ -327,7 +329,7 @@ class Storm:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether it is this very process and has not ended."""
+    """Whether this very process exists and has not ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
@@ -342,7 +344,7 @@ def _freeze(pid: int | None) -> Callable[[], None] | None:
 
 
 def _signal(pid: int | None, number: int) -> Callable[[], None] | None:
-    """Send it. What puts it right is to let the process go on. None: there is no such process."""
+    """Send a signal. The repair is to let the process continue. None: there is no such process."""
     if pid is None:
         return None
     try:

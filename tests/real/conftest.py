@@ -1,4 +1,4 @@
-"""One gate and two workers for all tests here; whatever a test ends is up again for the next."""
+"""One gate and two workers for all tests here. Whatever a test ends is up again for the next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEDULERS = ("ada", "bob", "carol")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here starts real processes."""
+    """Mark every test here: all of them start real processes."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -23,13 +23,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_reaches_children() -> None:
-    """A suite started in the background of a shell ignores Ctrl-C, and so would be every process it starts."""
+    """Make Ctrl-C reach children: a suite started in the background of a shell ignores it, and so would every process it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def whole_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Started once; ended, with every child, before the session ends."""
+    """A lab that is started once. It ends, with every child, before the session ends."""
     with a_lab(tmp_path_factory.mktemp("lab"), SCHEDULERS) as lab:
         yield lab
     until(lambda: not marked(lab.mark), "nothing of the lab is left")

@@ -1,7 +1,7 @@
-"""Real processes on loopback for the tests: a gate, workers, schedulers, each with a home of its own, and a look at what is left of them.
+"""Real processes on loopback for the tests: a gate, workers and schedulers, each with its own home, and a check for what is left of them.
 
-Every process started here carries a mark in its environment, which its children inherit: that is how a forgotten one is found,
-whatever it calls itself. All of them are tied to this process by their standard input or ended with the lab.
+Every process started here carries a mark in its environment, which its children inherit. So a forgotten process is found whatever it calls
+itself. All processes depend on this one through their standard input, or end with the lab.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ SARK = (sys.executable, "-P", "-m", "sark")
 MARK = "SARK_TEST_MARK"
 SUPERVISOR: Final = "scheduler.submit.supervisor"
 TIMEOUT_S: Final = 180.0
-"""For whatever comes in a second or two on a machine that has nothing else to do, and later on one that has."""
+"""For events that take a second or two on an idle machine, and longer on a busy one."""
 _OF_A_USER = frozenset({"NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "PYTHONDONTWRITEBYTECODE"})
-"""Of a terminal, or of a user: with the last one each of the many processes would compile all of our modules again."""
+"""Variables of a terminal or of a user. With the last one, each of the many processes would compile all our modules again."""
 _PAUSE = threading.Event()
 
 
 def until(condition: Callable[[], Any], what: str, *, within: float = TIMEOUT_S, every: float = 0.03) -> Any:
-    """The first true value of `condition`, asked again and again; AssertionError when there is none in time."""
+    """Evaluate `condition` repeatedly and return its first true value; AssertionError when there is none in time."""
     deadline = time.monotonic() + within
     while True:
         value = condition()
@@ -61,20 +61,20 @@ def marked(mark: str) -> dict[int, str]:
             words = (entry / "cmdline").read_bytes()
             if mark.encode() in (entry / "environ").read_bytes() or mark.encode() in words:
                 by_key[int(entry.name)] = words.replace(b"\0", b" ").decode(errors="replace").strip()
-        except OSError:  # gone meanwhile, or a zombie's
+        except OSError:  # the process is gone meanwhile, or a zombie
             continue
     return by_key
 
 
 def kill_marked(mark: str) -> None:
-    """End whatever still carries the mark."""
+    """Kill every process that still carries the mark."""
     for pid in marked(mark):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def free_port() -> int:
-    """A TCP port of loopback that nobody has now."""
+    """A TCP port of loopback that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -92,13 +92,13 @@ class Done:
         return f"exit {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
     def json(self) -> Any:
-        """What it printed, which must be one JSON document and nothing else."""
+        """The command's output, which must be exactly one JSON document."""
         return json.loads(self.out)
 
 
 @dataclass
 class Lab:
-    """A gate and two workers, and homes of schedulers that they serve."""
+    """A gate, two workers, and homes of schedulers that the workers serve."""
 
     folder: Path
     schedulers: Sequence[str]
@@ -108,22 +108,22 @@ class Lab:
     more: dict[str, tuple[str, ...]] = field(default_factory=dict)
     workers: Sequence[str] = ("one", "two")
     apart: bool = False
-    """Each worker is a device of its own: see `tests.real.apart`."""
+    """Whether each worker is a separate device: see `tests.real.apart`."""
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What to put before the commands of a home, so that they run elsewhere."""
+    """Home → words to put before its commands, so that they run elsewhere."""
     address: str = "127.0.0.1"
-    """The gate's."""
+    """The gate's IP address."""
     lan: bool = False
-    """Whether they look for neighbours."""
+    """Whether the nodes look for neighbours."""
     program: Sequence[str] = SARK
-    """What is tried."""
+    """The program under test."""
     programs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What is tried instead in one home, as of another environment."""
+    """Home → another program to test there, such as one from another environment."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """More variables for all of them, such as SARK_SLOTS."""
+    """Further environment variables for all processes, such as SARK_SLOTS."""
 
     def home(self, name: str) -> Home:
-        """Where that process keeps its things."""
+        """The home of the process with that name."""
         return Home.at(self.folder / name)
 
     def peer(self, name: str) -> str:
@@ -143,7 +143,7 @@ class Lab:
     # -- processes ---------------------------------------------------------------------------------------------------------
 
     def environment(self, name: str) -> dict[str, str]:
-        """Ours without a terminal's or a user's settings, and with the marks."""
+        """This process's environment without a terminal's or a user's settings, with the lab's marks."""
         stored = {
             key: value
             for key, value in os.environ.items()
@@ -155,17 +155,19 @@ class Lab:
             "SARK_TEST_NODE": self.mark_of(name),
             "SARK_MAX_WAIT_S": "0",  # the tests' host is busy with the tests
             "ORT_DISABLE_TELEMETRY": "1",
-            "XDG_DATA_HOME": str(self.folder / "user-data"),  # the device's calibrations are no home's
-            "SARK_LAN": str(self.lan).lower(),  # neighbours of the tests' host are none of theirs
+            "XDG_DATA_HOME": str(
+                self.folder / "user-data"
+            ),  # a device's calibrations do not belong to a home
+            "SARK_LAN": str(self.lan).lower(),  # neighbours of the tests' host do not belong to the lab
             **self.settings,
         }
 
     def mark_of(self, name: str) -> str:
-        """What the process of that name and all its children carry."""
+        """The mark of the process with that name and of all its children."""
         return f"{self.mark}/{name}/"
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `sark-node --home …/name ARGUMENTS`; it ends with our end of its standard input."""
+        """Start `sark-node --home …/name ARGUMENTS`; it ends when this side closes its standard input."""
         before = a_lock_of_its_own(self.folder / name) if self.apart and name in self.workers else ()
         home = self.folder / name
         home.mkdir(parents=True, exist_ok=True)
@@ -193,18 +195,20 @@ class Lab:
         return self.running[name]
 
     def trust(self, worker: str) -> None:
-        """The lab's schedulers trust this worker, as `sark-node trust PEER_ID` has it."""
+        """Let the lab's schedulers trust this worker, as `sark-node trust PEER_ID` does."""
         peer = self.worker_peer(worker)
         for scheduler in self.schedulers:
             if peer not in read_listed(self.home(scheduler)).peers:
                 trust_peer(self.home(scheduler), peer, worker, now=time.time())
 
     def start_gate(self) -> None:
-        """The gate, always on the same port."""
+        """Start the gate, always on the same port."""
         self.start("gate", "gate", "--listen", f"/ip4/{self.address}/tcp/{self.port}")
 
     def start_worker(self, name: str, *arguments: str) -> None:
-        """A worker that serves the lab's schedulers and offers the simulated unit besides the real ones, on any free port by default."""
+        """Start a worker that serves the lab's schedulers and offers the simulated unit in addition to the real ones, by default on any
+        free port.
+        """
         allowed = [word for scheduler in self.schedulers for word in ("--allow", self.peer(scheduler))]
         self.more[name] = arguments
         self.start(
@@ -213,7 +217,7 @@ class Lab:
         )  # fmt: skip
 
     def mend(self) -> None:
-        """Start what a test has ended: the gate and all workers are up when this returns."""
+        """Restart what a test has ended. The gate and all workers are up when this returns."""
         for name in ("gate", *self.workers):
             process = self.running.get(name)
             if process is not None and process.poll() is None:
@@ -226,7 +230,7 @@ class Lab:
             self.await_up(name, before)
 
     def await_up(self, name: str, before: int = 0) -> None:
-        """Wait for the line that it prints once others can reach it."""
+        """Wait for the line that a node prints once others can reach it."""
 
         def up() -> bool:
             assert self.running[name].poll() is None, f"{name} ended:\n{self.log(name)[-2000:]}"
@@ -239,18 +243,18 @@ class Lab:
         return "is up." if name.startswith("gate") else "is a worker now"
 
     def log(self, name: str) -> str:
-        """All that it printed."""
+        """All output of the process."""
         path = self.folder / name / "output.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def kill(self, name: str) -> None:
-        """kill -9."""
+        """Kill with -9."""
         process = self.running.pop(name)
         process.kill()
         process.communicate()
 
     def stop(self, *names: str) -> None:
-        """Ask them to end, and wait until they have."""
+        """Ask processes to end, and wait until they have."""
         for name in names:
             self.running[name].send_signal(signal.SIGTERM)
         for name in names:
@@ -261,7 +265,7 @@ class Lab:
                 raise
 
     def close(self) -> None:
-        """Nothing that began here lives on."""
+        """End every process that began here."""
         try:
             self.stop(*self.running)
         finally:
@@ -302,26 +306,26 @@ class Lab:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def submit(self, name: str, campaign: Path, *more: str | Path, within: float = TIMEOUT_S) -> Done:
-        """`submit --json` through the lab's gate, to the campaign's end."""
+        """`submit --json` through the lab's gate, until the campaign ends."""
         return self.run(name, "submit", campaign, "--gate", self.gate, "--json", *more, within=within)
 
     def detach(self, name: str, campaign: Path, *more: str) -> str:
-        """`submit --detach`; gives the campaign's id."""
+        """`submit --detach`; returns the campaign's id."""
         done = self.submit(name, campaign, "--detach", *more)
         assert done.code == 0, done
         return str(done.json()["campaign"])
 
-    # -- what a scheduler's store says -------------------------------------------------------------------------------------
+    # -- a scheduler's store -----------------------------------------------------------------------------------------------
 
     def ask(self, name: str, question: str, *values: object) -> list[tuple[Any, ...]]:
-        """Rows of a scheduler's store."""
+        """Rows from a scheduler's store."""
         with contextlib.closing(
             sqlite3.connect(f"file:{self.home(name).store}?mode=ro", uri=True)
         ) as connection:
             return connection.execute(question, values).fetchall()
 
     def tasks(self, name: str, campaign: str) -> list[Task]:
-        """How its tasks stand."""
+        """The campaign's tasks with their states."""
         rows = self.ask(
             name,
             "SELECT n, state, phase, device, attempt, reason, detail FROM tasks WHERE campaign = ? ORDER BY n",
@@ -330,14 +334,16 @@ class Lab:
         return [Task(*row) for row in rows]
 
     def kill_scheduler(self, name: str) -> None:
-        """For good: its supervisor first."""
+        """Kill a scheduler for good: its supervisor first."""
         pid, supervisor = self.scheduler_pid(name), self.supervisor_pid(name)
         if supervisor is not None:
             os.kill(supervisor, signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
 
     def supervisor_pid(self, name: str) -> int | None:
-        """Of this home's supervisor: it started the scheduler process, or was started by one whose first supervisor was gone."""
+        """The pid of this home's supervisor, which started the scheduler process or, if the first supervisor was gone, was started by
+        it.
+        """
         with contextlib.suppress(OSError, ValueError, psutil.NoSuchProcess):
             scheduler = psutil.Process(self.scheduler_pid(name))
             for one in (scheduler.parent(), *scheduler.children()):
@@ -346,13 +352,13 @@ class Lab:
         return None
 
     def scheduler_pid(self, name: str) -> int:
-        """Of the scheduler process that holds this home."""
+        """The pid of the scheduler process that holds this home."""
         return int((self.home(name).folder("scheduler") / "lock").read_text())
 
 
 @dataclass(frozen=True)
 class Task:
-    """A row of the store."""
+    """A row of the store's table of tasks."""
 
     n: int
     state: str
@@ -364,23 +370,23 @@ class Task:
 
     @property
     def runs(self) -> bool:
-        """Its timed inferences are under way."""
+        """Whether the task's timed inferences are under way."""
         return self.state == "running" and self.phase == "run"
 
 
 def launches(lab: Lab, *names: str) -> list[int]:
-    """Processes of those workers that run a model now."""
+    """The pids of launches that run a model at those workers now."""
     results: list[psutil.Process] = []
     for name in names:
         with contextlib.suppress(psutil.NoSuchProcess):
             results += psutil.Process(lab.running[name].pid).children(recursive=True)
     return [
         one.pid for one in results if alive(one.pid, NAME)
-    ]  # all were seen before: these live at the same time
+    ]  # all were seen before, so these live at the same time
 
 
 def alive(pid: int, name: str | None = None) -> bool:
-    """Whether it is a process that has not ended, and is called so if `name` is given."""
+    """Whether the process has not ended, and has this name if `name` is given."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and name in (None, process.name())
@@ -389,7 +395,7 @@ def alive(pid: int, name: str | None = None) -> bool:
 
 @contextlib.contextmanager
 def a_lab(folder: Path, schedulers: Sequence[str], **more: Any) -> Iterator[Lab]:
-    """A lab, and the promise that nothing of it is left afterwards. `more`: other fields of it."""
+    """A lab; checks that nothing of it is left afterwards. `more`: other fields of the lab."""
     lab = Lab(folder, schedulers, **more)
     try:
         lab.mend()
@@ -408,7 +414,7 @@ def script(folder: Path, name: str, **content: object) -> Path:
 def campaign(
     folder: Path, name: str, models: Sequence[Path | str | Mapping[str, object]], **more: object
 ) -> Path:
-    """A campaign file (JSON is YAML too) on the simulated unit unless it says otherwise."""
+    """A campaign file (JSON is YAML too), on the simulated unit unless `more` says otherwise."""
     content: dict[str, object] = {
         "campaign": name,
         "models": [str(model) if isinstance(model, Path) else model for model in models],
@@ -417,7 +423,7 @@ def campaign(
         "retry": {"attempts": 3, "backoff": "200ms"},
     }
     content |= more
-    if "replicas" not in more:  # which of the workers runs a task is for most tests of no importance
+    if "replicas" not in more:  # most tests do not care which worker runs a task
         content["devices"] = {"spread": "any", **dict(cast(Mapping[str, object], more.get("devices", {})))}
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(content), encoding="utf-8")

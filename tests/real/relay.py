@@ -1,10 +1,10 @@
-"""A link that can be cut: a TCP relay in front of one node's port, which a test silences, resets or closes at will.
+"""A link that can be cut: a TCP relay in front of one node's port, which a test can silence, reset or close.
 
     node --listen 127.0.0.1:A --announce 127.0.0.1:B        B ── relay ──▶ A
 
 silence  nothing passes and nothing is lost, as when a cable is pulled: bytes wait, new connections hang
-reset    every connection ends at once with RST; new ones are taken
-refuse   as reset, and new ones are refused, as when the machine is up and nobody listens
+reset    every connection ends at once with RST; new ones are accepted
+refuse   like reset, and new ones are refused, as when the machine is up and nobody listens
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RST: Final = struct.pack("ii", 1, 0)
 
 
 class Relay:
-    """Forwards connections of a port of its own on loopback to another one. Ends with the context."""
+    """Forwards connections from its own port on loopback to another port. Ends with the context."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -46,10 +46,10 @@ class Relay:
         self._do(self._nursery.cancel_scope.cancel)
         self._thread.join(5)
 
-    # -- what a test does to it -------------------------------------------------------------------------------------------
+    # -- controls for tests -----------------------------------------------------------------------------------------------
 
     def silence(self) -> None:
-        """Nothing passes until `mend`."""
+        """Let nothing pass until `mend`."""
         self._do(self._hold)
 
     def reset(self) -> None:
@@ -57,22 +57,22 @@ class Relay:
         self._do(self._reset)
 
     def refuse(self) -> None:
-        """Take no connection until `mend`, and end those there are."""
+        """Refuse connections until `mend`, and end the existing ones."""
         self._do(self._refuse)
 
     def mend(self) -> None:
-        """All is as at the beginning."""
+        """Restore the initial state."""
         self._do(self._mend)
 
     def answers(self) -> bool:
-        """Whether somebody listens at the port behind it."""
+        """Whether somebody listens at the port behind the relay."""
         with socket.socket() as caller:
             return caller.connect_ex(("127.0.0.1", self._target)) == 0
 
     def _do(self, what: Callable[[], None]) -> None:
         trio.from_thread.run_sync(what, trio_token=self._token)
 
-    # -- in the loop -------------------------------------------------------------------------------------------------------
+    # -- the loop ----------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -101,7 +101,7 @@ class Relay:
         with near, trio.socket.socket() as far, trio.CancelScope() as scope:
             self._pairs.add(scope)
             for end in (near, far):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST)  # an end is never a quiet one
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST)  # every end is abrupt
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
                 await self._flows.wait()
@@ -109,7 +109,7 @@ class Relay:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._pump, near, far, scope)
                     nursery.start_soon(self._pump, far, near, scope)
-            except OSError:  # nobody listens behind us: the caller is to see that
+            except OSError:  # nobody listens behind the relay, and the caller has to see that
                 pass
             finally:
                 self._pairs.discard(scope)
@@ -123,7 +123,7 @@ class Relay:
                 rest = memoryview(piece)
                 while rest:
                     rest = rest[await sink.send(rest) :]
-        except OSError:  # one of them has ended
+        except OSError:  # one side has ended
             pass
         scope.cancel()
 
@@ -149,7 +149,7 @@ class Relay:
 
 @contextlib.contextmanager
 def relayed(lab: Lab) -> Iterator[dict[str, Relay]]:
-    """A lab's gate and workers, started now, each worker reached by way of a relay."""
+    """A lab's gate and workers, started now, each worker behind a relay."""
     relays: dict[str, Relay] = {}
     with contextlib.ExitStack() as stack:
         lab.start_gate()

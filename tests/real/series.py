@@ -1,4 +1,4 @@
-"""Series of kills with -9 over real processes, and what came of each: tasks lost, recorded twice, runs for nothing, time to come back."""
+"""Series of kills with -9 over real processes, and their effects: tasks lost, results recorded twice, wasted runs, time to recover."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tests.real.strikes import Kind, Plan
 from tests.simulation.invariants import check
 
 ROUND: Final = 15
-"""So many kills in one campaign; the next one begins with a fresh swarm."""
+"""Kills in one campaign; the next campaign begins with a fresh swarm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Which processes are killed, in which swarm."""
+    """The processes to kill, and the swarm they belong to."""
 
     name: str
     kinds: tuple[Kind, ...]
     share: int
-    """Of each 200 kills."""
+    """Share of each 200 kills."""
     homes: tuple[str, ...] = ("ada",)
     workers: int = 3
     slots: int = 1
-    """Of each worker."""
+    """Slots of each worker."""
     task_s: float = 1.0
     rate: float = 1.0
-    """Tasks that it ends in a second, about: a campaign is to be as long as its kills."""
+    """Tasks that the swarm ends per second, approximately, so that a campaign lasts as long as its kills."""
 
 
 SERIES: Final = (
@@ -49,30 +49,30 @@ SERIES: Final = (
 
 
 def kills_of(series: Sequence[Series], kills: int) -> dict[Series, int]:
-    """How many of them each gets: by its share, at least one."""
+    """Divide the kills among the series by their shares, at least one each."""
     whole = sum(one.share for one in series)
     return {one: max(1, round(kills * one.share / whole)) for one in series}
 
 
 @dataclass
 class Toll:
-    """What came of one series. Times in seconds."""
+    """The effects of one series. Times in seconds."""
 
     kills: Counter[Kind] = field(default_factory=Counter)
     tasks: int = 0
     lost: int = 0
-    """Tasks without a result in the end, and results that a worker was told are kept and are not."""
+    """Tasks without a result at the end, and acknowledged results that are not stored."""
     twice: int = 0
     """Tasks with two ends, or with two records of one attempt."""
     begun: int = 0
     wall: float = 0.0
     back: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Until it came back; `again`: where another kill came in between."""
+    """Times until recovery; `again`: where another kill came in between."""
     again: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
     breaches: list[str] = field(default_factory=list)
 
     def add(self, found: Figures, breaches: Sequence[str], unended: int) -> None:
-        """One more campaign."""
+        """Add one campaign."""
         self.kills += found.faults
         self.tasks += found.tasks
         self.lost += unended + sum(breach.startswith("acknowledged_is_durable") for breach in breaches)
@@ -86,11 +86,13 @@ class Toll:
 
     @property
     def reruns(self) -> int:
-        """Runs that workers began beyond one for each task; on a device of many slots also those that waited there for their turn."""
+        """Number of runs that workers began beyond one per task. On a device of many slots this includes runs that waited for their turn
+        there.
+        """
         return self.begun - self.tasks
 
     def rows(self, name: str) -> list[str]:
-        """Of a table in Markdown: the whole, and each kind of kill."""
+        """Rows of a Markdown table: the total, and each kind of kill."""
         count = sum(self.kills.values())
         rows = [
             f"| **{name}** | {count} | {self.tasks} | {self.lost} | {self.twice} | {self.reruns / max(1, count):.2f} | | |"
@@ -114,7 +116,7 @@ def _times(values: Sequence[float]) -> str:
 def storm_over(
     lab: Lab, plan: Plan, folder: Path, say: Callable[[str], object]
 ) -> tuple[Figures, list[str], int]:
-    """One storm from the first process to the last; gives its figures, what should not have been, and tasks without a result."""
+    """Run one storm from the first process to the last. Returns its figures, the breaches, and the number of tasks without a result."""
     storm = Storm(lab, plan, say=say)
     try:
         with storm.swarm():
@@ -147,7 +149,7 @@ def run_series(
     slow: float,
     say: Callable[[str], object],
 ) -> Toll:
-    """Rounds of it until it has so many kills."""
+    """Run rounds until the series has this many kills."""
     rng, toll, number = random.Random(f"{seed} {series.name}"), Toll(), 0
     while (left := kills - sum(toll.kills.values())) > 0:
         number += 1

@@ -1,4 +1,4 @@
-"""What can be done to a swarm of real processes: kinds of strikes, how often and how long, and one that was made."""
+"""Strikes against a swarm of real processes: their kinds, frequency and duration, and the record of one strike."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 
 
 class Kind(StrEnum):
-    """What can go wrong."""
+    """Kinds of faults."""
 
     WORKER = "worker killed"
     RUN = "run's process killed"
     ZYGOTE = "zygote killed"
     SCHEDULER = "scheduler killed"
     SUPERVISOR = "supervisor killed"
-    """What starts a scheduler that crashed again."""
+    """The process that restarts a crashed scheduler."""
     SERVER = "server killed"
     """`serve`, right after it confirmed a campaign."""
     GATE = "gate killed"
@@ -43,7 +43,7 @@ LASTS: Final = {
     Kind.SILENT: (1.0, 20.0),
     Kind.REFUSED: (0.5, 6.0),
 }
-"""Seconds until it is put right; the others are over at once."""
+"""Seconds until the fault is repaired; other kinds are over at once."""
 ON_WORKER: Final = frozenset(
     {Kind.WORKER, Kind.RUN, Kind.ZYGOTE, Kind.FROZEN_WORKER, Kind.RESET, Kind.SILENT, Kind.REFUSED}
 )
@@ -51,21 +51,21 @@ ON_WORKER: Final = frozenset(
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how hard. Times in seconds."""
+    """Duration and severity of a storm. Times in seconds."""
 
     seed: int
     tasks: int = 300
     task_s: float = 1.5
     every_s: float = 3.0
-    """Between two strikes: half of it to one and a half."""
+    """Mean time between two strikes; the actual time is half to one and a half times as long."""
     faults: int | None = None
-    """Stop after so many; None: when the campaign ends."""
+    """Stop after this many strikes; None: when the campaign ends."""
     lasts_most_s: float = 20.0
     within_s: float = 900.0
     slow: float = 1.0
-    """So many times as long as is promised may pass: above 1 on a machine that has other work."""
+    """Factor on the promised times: above 1 on a machine that has other work."""
     slots: int = 1
-    """Of each worker."""
+    """Slots of each worker."""
     kinds: Sequence[Kind] = tuple(kind for kind in Kind if kind is not Kind.SERVER)
 
 
@@ -76,11 +76,11 @@ class Fault:
     kind: Kind
     victim: str
     at: float
-    """Wall clock."""
+    """Wall-clock time."""
     lasts: float
     held: dict[str, int]
-    """Tasks that had a place at the victim (of a scheduler: anywhere), with their attempt."""
+    """Task → attempt, for the tasks that had a slot at the victim (for a scheduler: anywhere)."""
     over: float
-    """When the blow was done, by the wall clock: until then a victim that dies lived on."""
+    """Wall-clock time at which the strike was complete: a victim that dies was alive until then."""
     timed: frozenset[str] = frozenset()
-    """Those of them whose run was under way."""
+    """The tasks in `held` whose run was under way."""

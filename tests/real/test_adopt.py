@@ -8,12 +8,12 @@ from pathlib import Path
 from tests.real.lab import Lab, campaign, script, until
 
 LONG = {"latencies_ms": [100.0], "sleep": True}
-"""With 25 runs: two and a half seconds."""
+"""Two and a half seconds, with 25 runs."""
 SHORT, LONGER = 2, 2
 
 
 def begun(lab: Lab, folder: Path, name: str, home: str) -> str:
-    """A campaign that is under way: some tasks are done, some run, some wait; then its scheduler is killed. Gives its id."""
+    """Start a campaign and kill its scheduler once some tasks are done, some run and some wait. Returns the campaign's id."""
     models = [script(folder, f"{name}-short-{n}.json", load_ms=float(n)) for n in range(SHORT)]
     models += [script(folder, f"{name}-long-{n}.json", load_ms=float(n), **LONG) for n in range(LONGER)]
     file = campaign(folder, name, models, measure={"runs": 25, "loads": 1})
@@ -37,7 +37,7 @@ def runs(lab: Lab, found: str) -> Counter[str]:
 
 
 def recorded_once(lab: Lab, home: str, found: str) -> None:
-    """Each task of it has succeeded, with one result, and has been run once."""
+    """Check that each task has succeeded with one result, and was run once."""
     tasks = lab.tasks(home, found)
     assert [task.state for task in tasks] == ["succeeded"] * (SHORT + LONGER)
     counts = lab.ask(home, "SELECT task, count(*) FROM records WHERE task LIKE ? GROUP BY task", f"{found}/%")
@@ -70,7 +70,7 @@ def test_with_a_token_another_scheduler_carries_the_campaign_on(lab: Lab, tmp_pa
     assert observed.code != 0, "a home without the key sees nothing"
     taken = lab.run("a-friend", "adopt", result, "--token", token.out.strip(), "--detach")
     assert taken.code == 0, taken
-    if "wait for the model" in taken.err:  # it was only on the machine that is gone
+    if "wait for the model" in taken.err:  # only the dead machine had the model
         done = lab.run("a-friend", "adopt", result, "--models", tmp_path, "--json")
     else:
         done = lab.run("a-friend", "watch", result, "--json")

@@ -1,4 +1,6 @@
-"""A campaign that compares models: both go to one worker, which fetches them and lets them take turns; what is shown of it."""
+"""A campaign that compares models: both go to one worker, which fetches them and lets them take turns; and the output that shows the
+comparison.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Models that are broken, hostile or without end: each task fails for its own reason, its neighbour is measured, the workers stay well."""
+"""Models that are broken, hostile or endless: each task fails for its own reason, the model beside it is measured, and the workers stay
+well.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ REASONS = {
 
 
 def graph(path: Path, nodes: list[Any], *, initializers: tuple[Any, ...] = (), opset: int = 17) -> Path:
-    """A model of one float vector of four in, `y` out."""
+    """A model with an input of four floats, and the output `y`."""
     made = helper.make_graph(
         nodes,
         "g",
@@ -91,13 +93,13 @@ def endless(path: Path) -> Path:
 
 
 def eater(path: Path) -> Path:
-    """Spreads its four numbers over 32 GiB."""
+    """A model that expands its four numbers to 32 GiB."""
     shape = helper.make_tensor("shape", TensorProto.INT64, [2], [2**31, 4])
     return graph(path, [helper.make_node("Expand", ["x", "shape"], ["y"])], initializers=(shape,))
 
 
 def outsider(path: Path) -> Path:
-    """Its weights are said to lie in /etc/passwd."""
+    """A model whose weights are declared to be in /etc/passwd."""
     weights = onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
     weights.data_location = TensorProto.EXTERNAL
     for key, value in (("location", "/etc/passwd"), ("offset", "0"), ("length", "16")):
@@ -129,7 +131,7 @@ def test_each_bad_model_fails_with_its_reason_and_the_good_one_is_measured(lab: 
 
 
 def states(lab: Lab) -> dict[str, str]:
-    """What the workers say of themselves."""
+    """The state that each worker reports."""
     observed = lab.run("ada", "peers", "--gate", lab.gate, "--json")
     assert observed.code == 0, observed
     return {peer["name"]: peer["state"] for peer in observed.json()["peers"]}

@@ -1,4 +1,4 @@
-"""A small storm over real processes: what `benchmarks/scheduling/chaos.py` does for minutes, in seconds."""
+"""A small storm over real processes: in seconds what `benchmarks/scheduling/chaos.py` does for minutes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.real.strikes import Kind, Plan
 from tests.simulation.invariants import check
 
 SHORT = (Kind.WORKER, Kind.RUN, Kind.SCHEDULER, Kind.RESET)
-"""Faults after which it goes on in seconds."""
+"""Faults after which work continues within seconds."""
 
 
 def test_a_campaign_whose_worker_run_scheduler_and_link_are_struck_ends_with_one_result_for_each_task(

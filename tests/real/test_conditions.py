@@ -1,4 +1,4 @@
-"""Conditions that benchmarks make on purpose: there while the block lasts, and nothing is left behind."""
+"""Conditions that benchmarks create on purpose: they exist while the block lasts, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drivers.launch.child import NAME
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="Linux")]
 LOOKS = 200_000
-"""So many are some ten seconds."""
+"""This many take about ten seconds."""
 
 
 def below() -> set[int]:
@@ -33,7 +33,7 @@ def test_neighbours_end_with_the_block(name: str, fewest: int) -> None:
 
 @pytest.fixture
 def child(tmp_path: Path) -> Iterator[psutil.Process]:
-    """A process that has the name of one that measures."""
+    """A process with the name of a measuring process."""
     program = tmp_path / NAME
     shutil.copy2(shutil.which("sleep") or "/bin/sleep", program)
     process = subprocess.Popen([str(program), "600"])

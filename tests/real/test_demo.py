@@ -1,4 +1,4 @@
-"""`sark-node demo`: a whole campaign with real models, and nothing left behind however it ends."""
+"""`sark-node demo`: a whole campaign with real models, after which nothing is left behind, however it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLONE = Path(__file__).parents[2]
 
 
 class Demo:
-    """A demo in a process group of its own, as a terminal would have it."""
+    """A demo in its own process group, as in a terminal."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Demo:
         return self.log.read_text()
 
     def left(self) -> dict[int, str]:
-        """Processes of the demo that live, its own aside."""
+        """Living processes of the demo, except its main process."""
         everything = marked(self.mark) | marked(str(self.folder))
         everything.pop(self.process.pid, None)
         return everything
@@ -66,7 +66,7 @@ def demos(tmp_path: Path) -> Iterator[list[Demo]]:
 
 @pytest.fixture
 def within_the_clone() -> Iterator[Path]:
-    """A folder beside the code, as the README's `make demo` has one: runs see the code's folders as they are, and with their modes."""
+    """A folder beside the code, as used by `make demo` in the README: runs see the code's folders with their real modes."""
     with tempfile.TemporaryDirectory(prefix=".demo-", dir=CLONE) as folder:
         yield Path(folder)
 
@@ -101,7 +101,7 @@ def test_the_demo_measures_real_models_on_three_workers_and_leaves_nothing_runni
     assert len(raw) == len(rows)
     assert {len(result["inference_ns"]) for result in raw} == {100}
     assert {len(result["samples"]) for result in raw} == {6}, "launches"
-    for result in raw:  # the first is cold where the system shows that the file's pages are gone
+    for result in raw:  # the first load is cold where the system shows that the file's pages are gone
         assert len(result["loads_ns"]) == 7
         assert "warm" in result["load_kinds"]
         assert result["load_kinds"].count("fresh") in (5, 6)

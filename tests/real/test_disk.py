@@ -1,4 +1,4 @@
-"""Disks that are full: said in a line, nothing half-done left, and all well again once there is room."""
+"""Full disks: one line reports the problem, nothing half-done is left, and everything works again once there is space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.real.lab import Lab, campaign, kill_marked, script
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A disk of that size at `folder`, for those who may mount one."""
+    """A disk of that size at `folder`, for users who may mount one."""
     folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)],
@@ -33,7 +33,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 def padded(folder: Path, name: str, size: int) -> Path:
-    """A script that is so many bytes long."""
+    """A script that is exactly `size` bytes long."""
     path = script(folder, name)
     path.write_bytes(path.read_bytes() + b" " * size)
     return path
@@ -100,7 +100,7 @@ def test_a_disk_that_fills_up_after_submitting_is_reported_and_nothing_is_lost(
 
 
 def fill(path: Path) -> None:
-    """Take all the room that is left on its disk."""
+    """Fill the disk of this path."""
     with path.open("wb", buffering=0) as out, contextlib.suppress(OSError):
         while out.write(bytes(4096)):
             pass

@@ -1,4 +1,4 @@
-"""How campaigns end whose devices crash, refuse, are paused, gone or cut off; and what a restored home does with its own campaign."""
+"""How campaigns end when devices crash, refuse, are paused, gone or cut off; and what a restored home does with its own campaign."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.real.relay import relayed
 pytestmark = pytest.mark.slow
 CRASHES = {"fail": {"phase": "run", "error": "signal"}}
 LONG = {"latencies_ms": [100.0], "sleep": True}
-"""With 600 runs: a minute."""
+"""A minute, with 600 runs."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_retry_is_made_although_its_backoff_is_longer_than_the_queue_limit(
 def test_a_campaign_waits_for_a_device_that_is_away_and_not_for_one_that_cannot_be(
     lone: Lab, tmp_path: Path, how: str
 ) -> None:
-    """The second campaign begins later and waits as long: when it has ended, the first has outlived that time."""
+    """The second campaign begins later and waits as long. So when it has ended, the first has outlived that time."""
     models = [script(tmp_path, f"m-{n}.json", load_ms=float(n), **LONG) for n in range(3)]
     result = lone.detach(
         "ada", campaign(tmp_path, how, models, measure={"runs": 20, "loads": 1}), "--wait", "3s"

@@ -1,4 +1,4 @@
-"""`bench --on`: a model, one command, a matrix of the workers that answer; and Ctrl-C, which cancels what it began."""
+"""`bench --on`: one command measures a model and prints a matrix of the workers that answer. Ctrl-C cancels what it began."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNIT = ("--unit", "Fake (Simulation)")
 
 @pytest.fixture
 def one_machine(lab: Lab) -> Lab:
-    """Ada knows that both workers are of this machine."""
+    """A lab in which Ada knows that both workers are on this machine."""
     one, two = map(lab.worker_peer, lab.workers)
     peers = lab.run("ada", "peers", "--json", "--gate", lab.gate).json()["peers"]
     (device,) = {peer["device"] for peer in peers}

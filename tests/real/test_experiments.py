@@ -1,4 +1,6 @@
-"""An experiment with real processes: run, run again, a model that broke is an alarm, sent to a webhook that can check who sent it."""
+"""An experiment with real processes: it is run and run again, and a model that broke raises an alarm at a webhook that can check the
+sender.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ SECRET = "a secret of 24 letters.."
 
 
 class Hook:
-    """A server on loopback that keeps what it is sent; it refuses the first of each as a busy one would."""
+    """A server on loopback that keeps what it receives. It refuses the first message, as a busy server would."""
 
     def __init__(self) -> None:
         self.got: list[tuple[dict[str, str], bytes]] = []
@@ -33,7 +35,7 @@ class Hook:
                 self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nothing on stderr."""
+                """Print nothing on stderr."""
 
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook?key=abc"

@@ -1,4 +1,4 @@
-"""A process is killed in the middle of a campaign, and the campaign ends well all the same."""
+"""A process is killed in the middle of a campaign, and the campaign still ends well."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.real.lab import Lab, campaign, marked, script, until
 
 LONG = {"latencies_ms": [100.0], "sleep": True}
-"""With 30 runs: three seconds."""
+"""Three seconds, with 30 runs."""
 
 
 def test_a_campaign_survives_its_worker_and_its_gate_and_both_are_found_again(

@@ -1,5 +1,6 @@
-"""The commands of the predecessor's README as they stand there, typed into a shell against a gate, workers and `sark-node serve`:
-only port, model and ids are put in. What it documents beside its examples is asked by the same client."""
+"""The commands of the predecessor's README, typed unchanged into a shell against a gate, workers and `sark-node serve`; only port, model
+and ids are filled in. The same client also tests what that README documents without an example.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ DEVICE: Final = """{
     "UDID": "unique-device-id"
   }
 }"""
-"""What stands for the dots in its example."""
+"""Stands for the dots in the README's example."""
 
 
 @dataclass
@@ -83,7 +84,7 @@ class Client:
     model: str
 
     def type(self, command: str, campaign: str = "") -> str:
-        """Type it; gives what it printed. curl must end well, whatever the server answered."""
+        """Type a command and return its output. curl must succeed, whatever the server answered."""
         command = command.replace("localhost:5000", f"localhost:{self.port}").replace("MODEL", self.model)
         command = command.replace("{campaign-id}", campaign).replace("{...}", DEVICE)
         done = subprocess.run(
@@ -94,29 +95,29 @@ class Client:
         return done.stdout
 
     def json(self, command: str, campaign: str = "") -> Any:
-        """The same of what answers with JSON."""
+        """`type`, for a command that answers with JSON."""
         return json.loads(self.type(command, campaign))
 
     def ask(self, method: str, path: str, body: str = "") -> Any:
-        """What is documented without an example."""
+        """A request that is documented without an example."""
         data = f" -d '{body}'" if body else ""
         return self.json(f"curl -X {method} http://localhost:5000/api{path}{data}")
 
     def rows(self, campaign: str) -> list[dict[str, str]]:
-        """Of results.csv, downloaded now."""
+        """The rows of results.csv, downloaded now."""
         self.type(DOWNLOAD, campaign)
         with (self.folder / "results.csv").open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
 
     def cancel(self, campaign: str) -> None:
-        """Not of that README: nothing here has the units that some of its jobs ask for."""
+        """Cancel a campaign. Not in that README: nothing here has the units that some of its jobs ask for."""
         self.ask("POST", f"/v1/campaigns/{campaign}/cancel")
         until(lambda: self.json(MONITOR, campaign)["status"] != "running", f"{campaign} is over", every=0.2)
 
 
 @pytest.fixture(scope="module")
 def client(whole_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """Of a worker's own home, so that the worker is one that this home may command."""
+    """A client on a worker's own home, so that this home may command the worker."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed here")
     lab, tmp_path = whole_lab, tmp_path_factory.mktemp("readme")
@@ -173,7 +174,7 @@ def test_the_readme_of_the_predecessor_runs_as_it_stands(client: Client, lab: La
     client.cancel(many["campaign_id"])
     document = client.json("curl http://localhost:5000/api/campaigns")["campaigns"]
     assert [each["campaign_id"] for each in document][:3] == [many["campaign_id"], two, campaign]
-    # what it documents without an example
+    # requests that are documented without an example
     job = client.ask("GET", f"/jobs/{campaign}-job-0")
     assert (job["job"]["status"], job["result"]["status"]) == ("complete", "Complete")
     assert job["result"]["InferenceMsMedian"] == pytest.approx(float(row["InferenceMsMedian"]), abs=1e-6)

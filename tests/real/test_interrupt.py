@@ -1,4 +1,4 @@
-"""Ctrl-C while a model is measured ends the command and every process below it."""
+"""Ctrl-C during a measurement ends the command and every process below it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_ctrl_c_ends_a_measurement_and_its_processes(tmp_path: Path) -> None:
 
 
 def _name(process: psutil.Process) -> str:
-    """Empty if it has ended meanwhile, as helpers that end soon do."""
+    """The process's name; empty if it has ended meanwhile, as short-lived helpers do."""
     try:
         return process.name()
     except psutil.NoSuchProcess:

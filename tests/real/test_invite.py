@@ -1,4 +1,4 @@
-"""`sark-node invite` and `join TICKET` between two homes that run no gate: real processes, over loopback."""
+"""`sark-node invite` and `join TICKET` between two homes without a gate: real processes, over loopback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LISTEN = ("--listen", "/ip4/127.0.0.1/tcp/0")
 
 @pytest.fixture
 def homes(tmp_path: Path) -> Iterator[Lab]:
-    """Nothing runs in them yet, and the worker's trusts nobody."""
+    """Homes in which nothing runs yet; the worker's home trusts nobody."""
     lab = Lab(tmp_path, schedulers=())
     try:
         yield lab
@@ -30,7 +30,7 @@ def homes(tmp_path: Path) -> Iterator[Lab]:
 
 @contextmanager
 def inviting(lab: Lab, *words: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """`invite` of the home `ada`, and the command that it prints for the other device."""
+    """Run `invite` in the home `ada`; also gives the command that it prints for the other device."""
     with subprocess.Popen(
         lab.command("ada", "invite", *LISTEN, *words),
         stdin=subprocess.DEVNULL,

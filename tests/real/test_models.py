@@ -1,4 +1,4 @@
-"""A model of several pieces on real workers: it comes by itself, or its owner put it there, and goes when its owner says so."""
+"""A model of several pieces on real workers: it is fetched or its owner added it, and it is removed when its owner says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGE = 9 * 1024**2
 
 
 def large(folder: Path, name: str, load_ms: float) -> tuple[Path, str]:
-    """A script that is as long as a small model."""
+    """A script as long as a small model."""
     path = script(folder, name, load_ms=load_ms, latencies_ms=[1.0])
     with path.open("ab") as file:
         file.write(b" " * (LARGE - path.stat().st_size))
@@ -21,7 +21,7 @@ def large(folder: Path, name: str, load_ms: float) -> tuple[Path, str]:
 
 
 def kept(lab: Lab, name: str) -> dict[str, Any]:
-    """What that worker's owner sees, by hash."""
+    """The models that the worker's owner sees, by hash."""
     return {each["sha256"]: each for each in lab.run(name, "models", "--json").json()["models"]}
 
 

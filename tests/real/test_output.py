@@ -1,4 +1,4 @@
-"""What is printed for programs parses, what is piped holds no escape codes, and no name does harm on a terminal."""
+"""Output for programs can be parsed, piped output has no escape codes, and no name can harm a terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_commands_with_json_print_one_document_and_nothing_else(lab: Lab, tmp_pa
 
 
 def on_a_terminal(command: list[str], environment: dict[str, str], cwd: Path) -> str:
-    """What a command writes to a terminal of 100 columns."""
+    """The output of a command on a terminal with 100 columns."""
     own, theirs = pty.openpty()
     with subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, env={**environment, "COLUMNS": "100"}

@@ -1,4 +1,4 @@
-"""A device's owner and a stranger before real workers: the owner is obeyed from anywhere, the stranger is refused every verb."""
+"""A device's owner and a stranger at real workers: the owner is obeyed from anywhere, the stranger is refused every verb."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_stranger_is_refused_every_verb_over_a_real_connection(lab: Lab) -> No
 
 
 async def _everything(me: Identity, lab: Lab) -> dict[str, Message]:
-    """Each verb, with forged and self-made permissions shown before and between."""
+    """Send each verb, with forged and self-made permissions presented before and between."""
     home = lab.home("one")
     worker = load_or_create(home.key("worker")).peer_id
     held = (HeldLease(lease="l-1", fence=Fence(incarnation=1, number=1)),)

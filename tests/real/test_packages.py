@@ -1,5 +1,6 @@
-"""The packages of examples/, installed beside Sark by pip: a gate, a worker and a scheduler find a driver, a metric and a task of somebody
-else's, and nobody but those who need them has them."""
+"""The packages of examples/, installed beside Sark by pip: a gate, a worker and a scheduler find another author's driver, metric and task,
+and only those that need a package have it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ PLAN = "plan-5-1"
 
 
 def program_with(folder: Path, *examples: str) -> tuple[str, ...]:
-    """`sark-node` of a fresh environment: this tree, the libraries of ours, and these packages as pip installs them."""
+    """`sark-node` in a fresh environment: this tree, our libraries, and these packages as pip installs them."""
     venv.create(folder / "venv", with_pip=False)
     own = next(folder.glob("venv/lib/python*/site-packages"))
     libraries = next(path for path in sys.path if path.endswith("site-packages"))
@@ -55,7 +56,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def packaged(tmp_path_factory: pytest.TempPathFactory, server: str) -> Iterator[Lab]:
-    """The driver is on the worker alone; the metric and the task are where campaigns are submitted, alone."""
+    """Only the worker has the driver; only the submitting home has the metric and the task."""
     programs = {
         "one": program_with(tmp_path_factory.mktemp("one"), "driver"),
         "ada": program_with(tmp_path_factory.mktemp("ada"), "metric", "task"),
@@ -76,7 +77,7 @@ def packaged(tmp_path_factory: pytest.TempPathFactory, server: str) -> Iterator[
 
 
 def measured(lab: Lab, file: Path) -> tuple[str, dict[tuple[str, str], Any]]:
-    """The campaign's id, and its rows by model and unit: all are complete."""
+    """The campaign's id, and its rows by model and unit, all of which are complete."""
     done = lab.submit("ada", file)
     assert done.code == 0, done
     rows = {(row["FileName"], row["ComputeUnits"]): row for row in done.json()["results"]}

@@ -1,7 +1,7 @@
-"""Types every command of the README, and of the guides, in its order, against real processes on one machine.
+"""Types every command of the README and of the guides, in order, against real processes on one machine.
 
-Placeholders (FILE, CAMPAIGN, a gate's address) are filled in, commands without an end get one, nothing else is changed. The demo and
-the installation are tested elsewhere (test_demo.py, tests/packages).
+Placeholders (FILE, CAMPAIGN, a gate's address) are filled in, and endless commands get an end; nothing else is changed. The demo and the
+installation are tested elsewhere (test_demo.py, tests/packages).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ELSEWHERE: Final = {
     "sark-node pool revoke home shed": "needs a device that joined: tests/cli/test_invite_command.py",
     "sark-node trust KEY --same-device-as OTHER_KEY": "needs two workers of one machine: tests/cli/test_trust_command.py",
 }
-"""Commands that are not typed here, and where they are tested."""
+"""Commands that are not typed here, and the tests that cover them."""
 HOMES: Final = {
     "sark-node join --allow": "friend",
     "sark-node join --owner": "device",
@@ -44,15 +44,15 @@ HOMES: Final = {
     "sark-node pool join TICKET": "user",
     "sark-node drain": "device",
 }
-"""The home on which a command that begins so is typed; all others are typed on the first one."""
+"""Command prefix → the home on which such commands are typed; all others are typed on the first home."""
 ENDS: Final = {"sark-node top": "sark-node top --once", "sark-node serve": "sark-node serve --port 0"}
-"""Commands without an end, or with a port that may be taken."""
+"""Endless commands, or commands with a port that may be taken → what is typed instead."""
 CODES: Final = {"sark-node doctor": (0, 6), "sark-node retry": (0, 2)}
-"""Exit codes that are right here: this machine may have a problem; nothing has failed that could be retried."""
+"""Further accepted exit codes: this machine may have a problem, and nothing has failed that could be retried."""
 
 
 def commands(page: str) -> Iterator[str]:
-    """Every command of a page in its order: of the blocks, and of the tables' cells."""
+    """Every command of a page, in order, from its code blocks and table cells."""
     fenced, kind = False, ""
     for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
         if line.startswith("```"):
@@ -64,7 +64,7 @@ def commands(page: str) -> Iterator[str]:
 
 
 def bare(line: str) -> str:
-    """Without its comment, and without optional parts."""
+    """The command without its comment and its optional parts."""
     line = re.split(r"\s+# ", line)[0]
     while (shorter := re.sub(r"\s*\[[^\[\]]*\]", "", line)) != line:
         line = shorter
@@ -72,7 +72,7 @@ def bare(line: str) -> str:
 
 
 class Typist:
-    """Types commands, and remembers what earlier ones printed."""
+    """Types commands, and remembers the output of earlier ones."""
 
     def __init__(self, reader: Reader, site: str) -> None:
         self.reader = reader
@@ -82,7 +82,7 @@ class Typist:
             "examples/quickstart/campaign.yaml": str(ROOT / "examples" / "quickstart" / "campaign.yaml"),
         }
         self.tickets: dict[bool, str] = {}
-        """By whether it is for somebody who submits."""
+        """Whether a ticket admits a submitter → the ticket."""
         self.typed: list[str] = []
 
     def type(self, line: str) -> None:
@@ -106,7 +106,7 @@ class Typist:
         self.typed.append(line)
 
     def learn_before(self, line: str) -> None:
-        """Look up what this line needs."""
+        """Look up the values that this line needs."""
         json_of = lambda *words: json.loads(self.reader.type([*words, "--json"]))  # noqa: E731
         if "SCHEDULER_ID" in line:
             self.known["SCHEDULER_ID"] = json_of("info")["scheduler"]
@@ -125,7 +125,7 @@ class Typist:
             self.known["HASH"] = json_of("events", ids[0])["events"][-1]["hash"]
 
     def learn(self, line: str, output: str) -> None:
-        """Remember what this line printed."""
+        """Remember the output of this line."""
         if line.startswith("sark-node pool invite"):
             self.tickets["--submit" in line] = output.split()[-1]
 
@@ -135,7 +135,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     reader = Reader(tmp_path)
     for name in ("model.onnx", "old.onnx", "new.onnx"):
         model = onnx.load(str(network(tmp_path, name, 64)))
-        model.producer_name = name  # files of the same work, that are not the same
+        model.producer_name = name  # equivalent models with different bytes
         onnx.save(model, str(tmp_path / name))
     campaign = "campaign: mine\nmodels: [model.onnx]\nunits: [CPU (ONNX)]\nmeasure: {runs: 20, loads: 1}\n"
     for name in ("campaign.yaml", "mine.yaml"):

@@ -1,4 +1,4 @@
-"""What cannot be done is said at once, in a line or two, with the exit code of its kind; nothing hangs and nothing is lost."""
+"""What cannot be done is refused at once, in a line or two, with the exit code of its kind; nothing hangs and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report in a real browser: nothing breaks its policy, nothing is fetched, nothing runs out of a narrow page, and names do nothing."""
+"""A report in a real browser: it keeps its policy, fetches nothing, fits a narrow page, and names cannot inject anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short form of the attack rig: see `tests/rig`. `make rig` runs all of it, and holds times against limits as well."""
+"""The short form of the attack rig: see `tests/rig`. `make rig` runs all of it, and also checks time limits."""
 
 from __future__ import annotations
 

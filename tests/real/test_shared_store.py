@@ -1,4 +1,4 @@
-"""Real processes: two schedulers of one home share a PostgreSQL server, and each carries on what the other leads when it is killed."""
+"""Real processes: two schedulers of one home share a PostgreSQL server, and when one is killed the other continues its campaigns."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.real.lab import Lab, campaign, script, until
 
 SHORT, LONG = 2, 3
 SLOW = {"latencies_ms": [400.0], "sleep": True}
-"""With 25 runs: ten seconds."""
+"""Ten seconds, with 25 runs."""
 
 
 @dataclass
 class Shared:
-    """Two machines with one scheduler key, one store and one folder of models."""
+    """Two machines with the same scheduler key, store and model folder."""
 
     lab: Lab
     machines: tuple[str, str]
@@ -37,11 +37,11 @@ class Shared:
     store: Store
 
     def start(self, machine: str) -> None:
-        """Its scheduler waits for campaigns."""
+        """Start the machine's scheduler, which waits for campaigns."""
         self.lab.start(machine, "schedule", "--stay", "--gate", self.lab.gate)
 
     def submit(self, name: str) -> str:
-        """A campaign of short tasks and long ones, submitted on the first machine. Gives its id."""
+        """Submit a campaign of short and long tasks on the first machine. Returns its id."""
         models = [script(self.folder, f"{name}-s{n}.json", load_ms=float(n)) for n in range(SHORT)]
         models += [script(self.folder, f"{name}-l{n}.json", load_ms=float(n), **SLOW) for n in range(LONG)]
         file = campaign(self.folder, name, models, measure={"runs": 25, "loads": 1})
@@ -59,7 +59,7 @@ class Shared:
         return str(done.json()["campaign"])
 
     def runs(self, found: str) -> bool:
-        """Whether a task of it runs now."""
+        """Whether a task of the campaign runs now."""
         return any(task.state == "running" for task in self.store.tasks.all(found))
 
     def ended(self, found: str) -> bool:
@@ -67,7 +67,7 @@ class Shared:
         return row is not None and row.ended is not None
 
     def recorded_once(self, found: str) -> None:
-        """Each task of it has succeeded, with one result, and has been run once."""
+        """Check that each task has succeeded with one result, and was run once."""
         tasks = self.store.tasks.all(found)
         assert [str(task.state) for task in tasks] == ["succeeded"] * (SHORT + LONG)
         rows = self.store.results.rows(found)
@@ -155,7 +155,7 @@ def test_a_scheduler_that_was_frozen_meanwhile_writes_nothing_and_takes_part_aga
     until(lambda: '"scheduler.superseded"' in lab.log(frozen) or ended() is not None, "it sees that")
     if (
         ended() is not None
-    ):  # it was frozen inside a transaction, and the server has cut it off; a supervisor starts it again
+    ):  # it was frozen inside a transaction, and the server cut its connection; a supervisor restarts it
         assert "the server does not answer" in lab.log(frozen)
         shared.start(frozen)
     until(lambda: shared.ended(found), "it has ended")

@@ -1,4 +1,4 @@
-"""Live views on a real terminal: they take it as it is, follow its size, and give it back as it was."""
+"""Live views on a real terminal: they keep its settings, follow its size, and restore it at the end."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.real.lab import Lab, campaign, script, until
 
 
 class Terminal:
-    """One of 80 × 24, the other end of which is ours, and a command on it."""
+    """A terminal of 80 × 24 whose other end the test holds, with a command running on it."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str], cwd: Path) -> None:
         self._ours, theirs = pty.openpty()
-        self._theirs = theirs  # kept open: what its settings are in the end is asked of it
+        self._theirs = theirs  # kept open, because the test reads its settings at the end
         self.resize(80, 24)
         self.before = termios.tcgetattr(theirs)
         self.output = ""
@@ -51,7 +51,7 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def until(self, words: str, after: int = 0) -> None:
-        """Hear until the words have come; AssertionError with what came instead when they do not."""
+        """Read output until the words appear. Raises AssertionError with the actual output otherwise."""
 
         def come() -> bool:
             self._hear()
@@ -67,12 +67,12 @@ class Terminal:
             self.output += os.read(self._ours, 65536).decode(errors="replace")
 
     def ended(self) -> int:
-        """Its exit code, and all is heard."""
+        """Wait for the end of the command and of its output. Returns its exit code."""
         until(self._is_over, "it ends")
         return self.process.returncode
 
     def _is_over(self) -> bool:
-        over = self.process.poll() is not None  # asked first: what it wrote last is there then
+        over = self.process.poll() is not None  # checked first, so that the last output is there
         self._hear()
         return over
 

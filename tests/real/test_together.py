@@ -1,4 +1,4 @@
-"""Several at once: two schedulers on the same devices, and a cancel from another terminal."""
+"""Concurrent users: two schedulers on the same devices, and a cancel from another terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A submitter and devices that serve it: they get nothing until it trusts them, and nothing more once it trusts them no longer."""
+"""A submitter and devices that serve it: they get nothing until the submitter trusts them, and nothing more once it no longer does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.real.lab import Lab, campaign, script
 
 @pytest.fixture
 def wary(lab: Lab) -> Iterator[Lab]:
-    """Its workers serve ada, who has not trusted any of them yet."""
+    """A lab whose workers serve ada, who does not trust any of them yet."""
     for worker in lab.workers:
         assert lab.run("ada", "trust", lab.worker_peer(worker), "--forget").code == 0
     yield lab
@@ -50,7 +50,7 @@ def test_devices_that_serve_a_submitter_get_nothing_until_it_trusts_them(wary: L
 
 
 def test_strangers_are_not_told_of_a_campaigns_models_by_plan(wary: Lab, tmp_path: Path) -> None:
-    """Nor does a stranger that allows nobody learn more: bob is no friend of a home that asks in vain."""
+    """A stranger that allows nobody learns nothing either: bob is no friend of a home whose requests fail."""
     file = campaign(tmp_path, "nosy", [script(tmp_path, "m.json")])
     plan = wary.run("dora", "plan", file, "--gate", wary.gate)
     assert plan.code == 1, plan

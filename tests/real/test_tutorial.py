@@ -1,5 +1,6 @@
-"""The tutorial as somebody who types it: every command of it, in its order, against real processes. Only the installation is left out:
-what is tested is installed already (tests/packages installs the wheel)."""
+"""Types every command of the tutorial, in order, against real processes. Only the installation is left out, because the tested program is
+already installed (tests/packages installs the wheel).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that came by different gates are one swarm: all are found by either, and one campaign runs on all of them."""
+"""Workers that joined through different gates are one swarm: either gate finds all of them, and one campaign runs on all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKERS = 8
 
 
 def answering(lab: Lab, gate: str) -> set[str]:
-    """Whom one `sark-node peers` by that gate finds, and hears of how they are."""
+    """The peers that `sark-node peers` finds through that gate, and that answer."""
     listed = lab.run("ada", "peers", "--gate", gate, "--json").json()["peers"]
     return {each["peer"] for each in listed if each["unreachable"] is None}
 

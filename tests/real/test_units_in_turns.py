@@ -1,4 +1,4 @@
-"""A campaign that compares two units: they take turns on the worker that has both; one that lacks the second gets no task."""
+"""A campaign that compares two units: they take turns on the worker that has both; a worker without the second gets no task."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class StandIn(OnnxDriver):
         slow.write_bytes(chain_of_products(layers=12))
         return Model(replace(order, unit="CPU (ONNX)", model=str(slow)))
 """
-"""The runtime of the one unit under the name of another, which not every device here has; it takes three times as long."""
+"""The runtime of one unit under the name of another, which not every device here has. It takes three times as long."""
 
 
 def python_with_stand_in(folder: Path) -> str:
-    """An interpreter that has what ours has, and the driver."""
+    """An interpreter with the packages of ours, and the stand-in driver."""
     venv.create(folder, symlinks=True, with_pip=False)
     (packages,) = (folder / "lib").glob("python*/site-packages")
     ours = [path for path in sys.path if Path(path).is_dir()]

@@ -1,4 +1,6 @@
-"""A model by URL, all the way: fetched when it is submitted, measured on devices, its hash from then on, whatever the URL holds later."""
+"""A model by URL, from end to end: fetched at submission, measured on devices, and identified by its hash from then on, whatever the URL
+serves later.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Workers that know one of two gates, or both, and gates that do not know each other; and when each worker can be found.
+"""Workers that know one of two gates, or both, while the gates do not know each other; and when each worker can be found.
 
     half the workers ──▶ gate        gate-b ◀── a third of them
               a sixth ──▶ both ──────┘
 
-What makes one swarm of it is the sixth that knows both, and what nodes tell each other. Processes are real, on loopback.
+The sixth that knows both gates makes one swarm of them, together with what nodes tell each other. Processes are real, on loopback.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RUNS = {"measure": {"runs": 5, "loads": 1, "warmup": 1}}
 
 
 def start_two_gates(lab: Lab) -> None:
-    """Both are up when this returns; neither knows of the other."""
+    """Start two gates that do not know each other; both are up when this returns."""
     lab.start_gate()
     lab.start(OTHER, "gate", "--listen", "/ip4/127.0.0.1/tcp/0")
     for gate in ("gate", OTHER):
@@ -47,13 +47,13 @@ def other_gate(lab: Lab) -> str:
 
 
 def gates_of(lab: Lab, number: int) -> tuple[str, ...]:
-    """Those that worker `number`, from 0, knows: of six in a row three know the first, two the second, one knows both."""
+    """The gates that worker `number`, counted from 0, knows: of six in a row three know the first, two the second, and one knows both."""
     first, second = ("--gate", lab.gate), ("--gate", other_gate(lab))
     return {0: first, 1: second, 2: first, 3: second, 4: first}.get(number % 6, (*first, *second))
 
 
 def start_workers(lab: Lab, names: Sequence[str]) -> dict[str, float]:
-    """Start them, all at once; gives when each was started, on the wall clock."""
+    """Start all workers at once. Returns when each was started, by the wall clock."""
     began: dict[str, float] = {}
     for name in names:
         began[name] = time.time()
@@ -62,7 +62,7 @@ def start_workers(lab: Lab, names: Sequence[str]) -> dict[str, float]:
 
 
 def worker_ids(lab: Lab) -> dict[str, str]:
-    """Peer id and name of each worker that has made its key."""
+    """Peer id → name of each worker that has created its key."""
     return {
         load_or_create(lab.home(name).key("worker")).peer_id: name
         for name in lab.workers
@@ -72,17 +72,17 @@ def worker_ids(lab: Lab) -> dict[str, str]:
 
 @dataclass
 class Watch:
-    """Somebody who came by one gate and looks again and again who is there. Ends with the context."""
+    """Joins through one gate and looks for workers again and again. Ends with the context."""
 
     gate: str
     first_seen: dict[str, float] = field(default_factory=dict)
-    """Peer id → when it was found first, on the wall clock."""
+    """Peer id → when it was first found, by the wall clock."""
     looks_s: list[float] = field(default_factory=list)
-    """How long each look took."""
+    """Duration of each look."""
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Watch]:
-        """Look until the block is left."""
+        """Look for workers until the block ends."""
         over = threading.Event()
         thread = threading.Thread(target=trio.run, args=(self._look, over), daemon=True)
         thread.start()
@@ -111,23 +111,23 @@ class Watch:
 
 
 def await_found(watch: Watch, count: int, within: float = TIMEOUT_S) -> None:
-    """Until so many have been found."""
+    """Wait until this many workers have been found."""
     until(lambda: len(watch.first_seen) >= count, f"{count} workers are found", within=within, every=0.1)
 
 
 def shares(path: Path) -> Counter[str]:
-    """How many complete rows of a CSV each worker signed, by peer id."""
+    """Number of complete rows in a CSV that each worker signed, by peer id."""
     with path.open(newline="", encoding="utf-8") as file:
         return Counter(row["WorkerId"] for row in csv.DictReader(file) if row["Status"] == "Complete")
 
 
 def tasks_for(lab: Lab, folder: Path, each: int, seconds: float) -> Path:
-    """A campaign of so many tasks for each worker, that take so long: with all of them free, none is left without."""
+    """A campaign of `each` tasks for each worker, each lasting `seconds`: if all workers are free, each gets one."""
     return campaign(folder, "everybody", models_for(folder, each * len(lab.workers), seconds), **RUNS)
 
 
 def one_for_each(folder: Path, workers: Sequence[str], seconds: float) -> Path:
-    """A campaign in the plain form with one job for each of these workers, by its peer id."""
+    """A campaign in the plain form with one job for each of these workers, by peer id."""
     model = models_for(folder, 1, seconds)[0]["path"]
     jobs = [
         {"compute_unit": "Fake (Simulation)", "num_inference_runs": 5, "worker_id": peer} for peer in workers
@@ -138,6 +138,6 @@ def one_for_each(folder: Path, workers: Sequence[str], seconds: float) -> Path:
 
 
 def models_for(folder: Path, count: int, seconds: float) -> list[dict[str, str]]:
-    """So many models whose task takes so long."""
+    """`count` models, each of whose tasks lasts `seconds`."""
     model = script(folder, f"m-{seconds:g}.json", latencies_ms=[seconds * 200.0], sleep=True)
     return [{"name": f"m{number}", "path": str(model)} for number in range(count)]

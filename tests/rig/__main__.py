@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def tell(result: Result, seconds: float) -> None:
-    """One line as it ends, and what the attackers saw."""
+    """Print one line when an attack ends, with the failures and what the attackers saw."""
     print(
         f"{result.name}: {result.words} ({seconds:.0f} s) {'; '.join(shorten(result.failures))}", flush=True
     )

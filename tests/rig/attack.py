@@ -1,9 +1,9 @@
-"""What an attack is: a plain value. `tests/rig/attacks` has one file for each family of them.
+"""What an attack is: a plain value. `tests/rig/attacks` has one file for each family of attacks.
 
     Attack("page-bomb", "3", "…what it does", start)        start(target) → async context; leaving it ends the attack
 
-`start` runs in a process of its own (`tests/rig/attacker.py`), with homes and keys of its own, and speaks to the swarm over its sockets.
-It yields a dictionary of facts, which go into the report when it ends.
+`start` runs in its own process (`tests/rig/attacker.py`), with its own homes and keys, and speaks to the swarm over sockets. It yields a
+dictionary of facts, which go into the report when the attack ends.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any, Final
 
 Facts = dict[str, Any]
-"""What the attackers saw: numbers and short words, printable as JSON."""
+"""What the attackers observed: numbers and short words, printable as JSON."""
 
 STRANGERS: Final = {"devices": {"trust": "anyone"}}
-"""Added to a campaign: its submitter admits strangers."""
+"""Campaign option: the submitter admits strangers."""
 
 
 OWN_DEVICE: Final = "OWN-DEVICE"
-"""In a campaign: the id of the submitter's own device."""
+"""Placeholder in a campaign for the id of the submitter's own device."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the swarm: as much of a `swarm.net.network.Network` as `tests.swarm.attacker` needs of its victim."""
+    """A node of the swarm, with those attributes of a `swarm.net.network.Network` that `tests.swarm.attacker` needs of its victim."""
 
     name: str
     peer_id: str
@@ -40,25 +40,25 @@ class Node:
 
     @property
     def gate(self) -> str:
-        """As `--gate` takes it."""
+        """The gate's address in the form that `--gate` takes."""
         return f"{self.address}/p2p/{self.peer_id}"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A swarm as its attackers know it."""
+    """A swarm, as far as its attackers know it."""
 
     gate: Node
     workers: tuple[Node, ...]
     scheduler: str
     """Peer id of the honest scheduler, which listens nowhere."""
     folder: Path
-    """For what the attackers keep; homes of the honest nodes are elsewhere."""
+    """Folder for the attackers' files; the homes of the honest nodes are elsewhere."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the attack."""
+    """Options of the attack."""
 
     def write(self) -> str:
-        """As `read` takes it."""
+        """Serialise this target for `read`."""
         nodes = [vars(node) for node in (self.gate, *self.workers)]
         plain = {"nodes": nodes, "scheduler": self.scheduler, "folder": str(self.folder)}
         return json.dumps(plain | {"options": dict(self.options)})
@@ -72,7 +72,7 @@ class Target:
 
 Start = Callable[[Target], AbstractAsyncContextManager[Facts]]
 Check = Callable[[list[dict[str, Any]], Facts], list[str]]
-"""(rows of the campaign that ran beside the attack, the attackers' facts) → what they show that must not be."""
+"""(rows of the campaign that ran beside the attack, the attackers' facts) → violations that they show."""
 
 
 @dataclass(frozen=True)
@@ -81,31 +81,31 @@ class Attack:
 
     name: str
     shows: str
-    """The rows of the reference that it repeats: a number of the list of attacks, a row of the threat table (N2, D6)."""
+    """The rows of the reference that this attack repeats: a number of the list of attacks, a row of the threat table (N2, D6)."""
     what: str
     start: Start
     options: Mapping[str, Any] = field(default_factory=dict)
-    """For `start`: two attacks may share one."""
+    """Options for `start`, so that two attacks may share one function."""
     campaign: Mapping[str, Any] = field(default_factory=dict)
-    """What the honest campaign file says besides. `models`: others than the scripted ones, in the swarm's folder."""
+    """Further fields of the honest campaign file. `models`: other models than the scripted ones, in the swarm's folder."""
     check: Check = lambda rows, facts: []
     evidence: Mapping[str, int] = field(default_factory=dict)
-    """Facts that must be at least so many: an attack that did less has shown nothing, and has not held."""
+    """Minimum values of facts. An attack that did less has shown nothing, and does not count as held off."""
     strangers: bool = False
-    """The campaign admits strangers: their rows need not be there, and must say so where they are."""
+    """The campaign admits strangers: their rows are optional, and must say that they are strangers'."""
     short: bool = False
-    """In the short form, which `make test` runs."""
+    """Belongs to the short form, which `make test` runs."""
     brief: Mapping[str, Any] = field(default_factory=dict)
-    """Options there, to be quicker."""
+    """Options for the short form, to make it quicker."""
     during_s: float = 6.0
-    """The least time that the attack lasts, campaign included."""
+    """Minimum duration of the attack, campaign included."""
     leaves: bool = False
-    """Something of it stays in the swarm for a while, such as adverts."""
+    """The attack leaves something in the swarm for a while, such as adverts."""
     schedulers: tuple[str, ...] = ()
-    """Homes that the honest workers serve besides, whose keys the attackers have."""
+    """Further homes that the honest workers serve, and whose keys the attackers have."""
 
 
 @asynccontextmanager
 async def nothing(target: Target) -> AsyncIterator[Facts]:
-    """No attack: shows what the rig says of a quiet swarm."""
+    """No attack: shows what the rig reports of a quiet swarm."""
     yield {}

@@ -1,7 +1,8 @@
-"""The process of an attack: `python -m tests.rig.attacker NAME TARGET`. Prints `up` once the attack is under way, and its facts, as JSON,
+"""The process of an attack: `python -m tests.rig.attacker NAME TARGET`. Prints `up` once the attack is under way, and its facts as JSON
 when its standard input ends.
 
-It runs at a low priority: in the wild it has a processor of its own, and must not seem strong here because it takes the honest nodes'.
+It runs at a low priority. A real attacker has its own processor, so an attack must not seem strong here because it takes processor time
+from the honest nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ async def _attack(name: str, target: Target) -> None:
         print("up", flush=True)
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
         print(json.dumps(facts), flush=True)
-        os._exit(0)  # in the wild they do not close their connections one by one either
+        os._exit(0)  # real attackers do not close their connections one by one either
 
 
 def main() -> None:

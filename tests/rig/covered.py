@@ -1,5 +1,5 @@
-"""Rows of the threat table that a test elsewhere shows. Rows that are no matter of a running swarm (builds, terminals, files of campaigns,
-power loss) are not listed.
+"""Rows of the threat table that are covered by a test elsewhere. Rows that do not concern a running swarm (builds, terminals, campaign
+files, power loss) are not listed.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 SIMULATED: Final = "tests/simulation/test_model.py::test_whatever_goes_wrong_every_invariant_holds"
-"""Runs of the model with faults; `tests/simulation` has the faults and the invariants that are named beside it."""
+"""Runs of the model with faults. `tests/simulation` has the faults and the invariants that are listed beside this test."""
 COVERED: Final[dict[str, tuple[str, ...]]] = {
     "also: an input of 300 dimensions": (
         "tests/drivers/sandbox/test_hostile.py::test_an_input_of_hundreds_of_dimensions_is_a_broken_model",
@@ -163,4 +163,4 @@ COVERED: Final[dict[str, tuple[str, ...]]] = {
         "tests/node/store/test_cache.py::test_content_that_is_wrong_twice_fails_and_leaves_nothing",
     ),
 }
-"""Row → the tests, simulated faults and invariants that show it, as file::name."""
+"""Row → the tests, simulated faults and invariants that cover it, as file::name."""

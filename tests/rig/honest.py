@@ -1,9 +1,9 @@
 """Honest strangers beside an attack: `python -m tests.rig.honest TARGET` calls the gate and a worker every 20 ms until its standard input
-ends, and prints one JSON line for each call: when it was due, what it was, its milliseconds, whether an answer came. Its three keys
-take turns: none calls more often than an eager reader.
+ends. It prints one JSON line for each call: when the call was due, its kind, its milliseconds, and whether an answer came. Its three keys
+take turns, so that none calls more often than an eager reader.
 
-A call is due whether or not the one before it was answered, so that a node which stalls is seen to stall. Once a second a newcomer with
-a fresh key connects to the gate.
+A call is made when it is due, whether or not the one before it was answered, so that a stalled node is seen to stall. Once a second a
+newcomer with a fresh key connects to the gate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KEYS: Final = 3
 WITHIN_S: Final = 5.0
 PAGE: Final = index_messages.QueryShard(attribute=EVERYBODY, limit=8)
 MOST: Final = 250
-"""Calls that may wait at a time; none is made above it, and that is a call without an answer."""
+"""Maximum number of waiting calls. A call that is due beyond it is not made, and counts as unanswered."""
 
 
 Call = tuple[str, Links, Node, Message]
@@ -89,7 +89,7 @@ class Honest:
         say_line(name, due, took if answered else max(took, WITHIN_S), answered)
 
     async def newcomers(self) -> None:
-        """One after the other."""
+        """Connect newcomers, one after the other."""
         due = trio.current_time()
         while True:
             answered = False

@@ -1,4 +1,4 @@
-"""What a model does that has taken over its own process: run as a program in the place of `drivers.launch.zygote`, with its arguments."""
+"""What a model does that has taken over its own process. Run as a program in place of `drivers.launch.zygote`, with the same arguments."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from drivers.sandbox.enter import Tier
 
 MIB = 1 << 20
 ENOUGH_MIB = 640
-"""Of kernel memory, to show that there is no limit."""
+"""Enough kernel memory to show that there is no limit."""
 
 
 def fill_sockets() -> float:
-    """MiB that the kernel holds for this process in pairs of sockets, until it refuses."""
+    """MiB that the kernel holds for this process in socket pairs before it refuses more."""
     held, pairs = 0, []
     try:
         while held < ENOUGH_MIB * MIB:
@@ -47,7 +47,7 @@ def fill_sockets() -> float:
 
 
 def reads(*paths: str) -> float:
-    """1 if anything can be read at one of the paths."""
+    """1 if anything at one of the paths can be read, else 0."""
     for path in paths:
         try:
             if Path(path).is_dir() and any(Path(path).iterdir()):
@@ -77,7 +77,7 @@ ACTS: dict[str, Callable[[], float]] = {
 
 
 def _outer_uid() -> int:
-    """This process's user as the host sees it: through the map of its namespace."""
+    """This process's user id as the host sees it, through the map of its namespace."""
     inside, outside, _ = map(int, Path("/proc/self/uid_map").read_text("ascii").split()[:3])
     return outside + os.getuid() - inside
 

@@ -18,18 +18,19 @@ from tests.rig.swarm import MODELS, Swarm, a_swarm
 from tests.rig.verdict import MIB, RIG, STEADY_MS, Result, Window, honest_rows
 
 TRIES: Final = 3
-"""Windows beside an attack while limits of time are passed: a busy machine may be at fault. Between two of them comes one without it."""
+"""Windows beside an attack, as long as time limits are exceeded: a busy machine may be the cause. Between two of them comes one without the
+attack."""
 BRIEF_S: Final = 3.0
 BRIEF_MODELS: Final = 4
 LITTLE: Final = 16 * MIB
-"""Memory that an attack may leave behind for the next one to run on the same swarm."""
+"""Memory that an attack may leave in use before the next one on the same swarm."""
 
 
 class Rig:
-    """Keeps a swarm, and the campaigns without an attack that were run on it, for the next attack. After one that left something a
-    campaign that admits strangers gets another swarm, and others are held against another campaign without an attack.
+    """Keeps a swarm, and the campaigns without an attack that it ran, for the next attack. If an attack left something in the swarm, the
+    next attack gets another swarm when its campaign admits strangers. Otherwise it gets another campaign without an attack to compare with.
 
-    `brief`: one swarm for all that hold, and one campaign without an attack: half the time, rougher figures.
+    `brief`: one swarm for all attacks that were held off, and one campaign without an attack: half the time, rougher figures.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Rig:
         self._brief = brief
         self._quiet: Quiet | None = None
         self._windows: deque[Window] = deque(maxlen=TRIES)
-        """The last ones without an attack, on this swarm or another one."""
+        """The latest windows without an attack, on this swarm or another one."""
         self._stack = ExitStack()
         self._swarm: Swarm | None = None
         self._of: tuple[str, ...] = ()
@@ -53,7 +54,7 @@ class Rig:
         self._renew()
 
     def run(self, attack: Attack) -> Result:
-        """Its verdict."""
+        """Run one attack and return its verdict."""
         attacked: list[Window] = []
         while True:
             try:
@@ -90,7 +91,7 @@ class Rig:
         return self._swarm
 
     def _renew(self) -> None:
-        """The next attack gets another swarm."""
+        """Give the next attack another swarm."""
         self._swarm = self._quiet = None
         self._left = False
         self._stack.close()
@@ -113,7 +114,7 @@ class Quiet:
 
     window: Window
     devices: Mapping[str, str]
-    """Worker id → id of its device."""
+    """Worker id → device id."""
     wrong: Sequence[str]
 
 
@@ -126,7 +127,7 @@ def without_attack(swarm: Swarm, least_s: float) -> Quiet:
 
 
 def attempt(attack: Attack, swarm: Swarm, quiet: Quiet) -> tuple[Window, list[str], Facts]:
-    """Once: the same campaign with the attack, on the same swarm. The window, what is wrong, the attackers' facts."""
+    """Run the same campaign once with the attack, on the same swarm. Returns the window, what is wrong, and the attackers' facts."""
     before = {name: size for name, size in swarm.memory.now().items() if name != "scheduler"}
     with swarm.attacked(attack) as facts:
         own = next(filter(None, quiet.devices.values()), "")
@@ -143,7 +144,7 @@ def attempt(attack: Attack, swarm: Swarm, quiet: Quiet) -> tuple[Window, list[st
 
 
 def missing_evidence(attack: Attack, facts: Facts) -> list[str]:
-    """What the attackers did too little of for the rest to mean anything."""
+    """Facts that are too low for the rest to mean anything."""
     return [
         f"{RIG}{facts.get(name, 0)} {name}, at least {least}"
         for name, least in attack.evidence.items()
@@ -152,5 +153,5 @@ def missing_evidence(attack: Attack, facts: Facts) -> list[str]:
 
 
 def for_device(campaign: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """The options with `OWN_DEVICE` replaced by the id of the submitter's own device."""
+    """The options, with `OWN_DEVICE` replaced by the id of the submitter's own device."""
     return dict(json.loads(json.dumps(dict(campaign)).replace(OWN_DEVICE, device)))

@@ -1,4 +1,4 @@
-"""The honest swarm of the rig: real processes on loopback, a campaign, and what is measured of them."""
+"""The honest swarm of the rig: real processes on loopback, a campaign, and the measurements of them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ SCHEDULER: Final = "ada"
 WORKERS: Final = ("one", "two")
 MODELS: Final = 6
 LATENCY_MS: Final = 20.0
-"""Of the first model; each further one takes a millisecond more."""
+"""Latency of the first model; each further model takes a millisecond more."""
 CAMPAIGN_S: Final = 60.0
-"""After which a campaign is cancelled, or after `PATIENCE` times what it took without an attack: what is not there by then is missing."""
+"""A campaign is cancelled after this time, or after `PATIENCE` times its duration without an attack. Rows that are not there by then count
+as missing."""
 PATIENCE: Final = 5.0
 SAMPLE_S: Final = 0.05
 UP_S: Final = 90.0
-"""For an attack to be under way."""
+"""Time for an attack to get under way."""
 
 
 class Memory:
-    """Samples the resident bytes of processes in a thread of its own."""
+    """Samples the resident bytes of processes in its own thread."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -47,7 +48,7 @@ class Memory:
         self._thread.start()
 
     def now(self) -> dict[str, int]:
-        """Of each process that is up; the scheduler's only while a campaign runs."""
+        """Resident bytes of each running process; the scheduler's only while a campaign runs."""
         pids = {name: process.pid for name, process in self._lab.running.items()}
         with contextlib.suppress(OSError, ValueError):
             pids["scheduler"] = self._lab.scheduler_pid(SCHEDULER)
@@ -78,7 +79,7 @@ class Memory:
 
 @dataclass
 class Helper:
-    """A process of ours beside the swarm: an attacker or the honest caller."""
+    """A process of the rig beside the swarm: an attacker or the honest caller."""
 
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
@@ -93,7 +94,7 @@ class Helper:
             self.lines.append(line)
 
     def end(self, within_s: float = 10.0) -> None:
-        """Its standard input ends; it is killed if it does not end then."""
+        """Close its standard input, and kill it if it does not end within `within_s`."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
@@ -109,7 +110,7 @@ class Helper:
 
 @dataclass
 class Swarm:
-    """A gate, two workers and a home that submits; an honest caller; and what is measured of them."""
+    """A gate, two workers and a home that submits; an honest caller; and the measurements of them."""
 
     lab: Lab
     folder: Path
@@ -117,11 +118,11 @@ class Swarm:
     memory: Memory
     honest: Helper
     models: Mapping[str, float]
-    """Name → scripted median in milliseconds."""
+    """Model name → scripted median in milliseconds."""
     campaigns: int = 0
 
     def bind_device(self, device: str) -> None:
-        """All workers here are on one machine: the submitter says whose its id is."""
+        """All workers here are on one machine, so the submitter states who owns its device id."""
         first, *others = self.worker_ids
         home = self.lab.home(SCHEDULER)
         claim_device(home, first, device)
@@ -135,7 +136,9 @@ class Swarm:
     def window(
         self, more: Mapping[str, Any], least_s: float, usual_s: float = CAMPAIGN_S
     ) -> tuple[Window, list[dict[str, Any]]]:
-        """Run the honest campaign, which usually takes `usual_s`, and watch for `least_s` at least: what honest nodes saw, and its rows."""
+        """Run the honest campaign, which usually takes `usual_s`, and watch for at least `least_s`. Returns what honest nodes observed, and
+        the campaign's rows.
+        """
         self.memory.reset()
         logs = self._logs()
         began = time.monotonic()
@@ -164,7 +167,7 @@ class Swarm:
         return window, done.json()["results"]
 
     def _logs(self) -> dict[str, int]:
-        """Bytes of each process's log."""
+        """Size of each process's log in bytes."""
         paths = {name: self.lab.folder / name / "output.log" for name in ("gate", *WORKERS)}
         paths["scheduler"] = self.lab.home(SCHEDULER).logs / "scheduler.jsonl"
         return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
@@ -174,7 +177,7 @@ class Swarm:
         return [(at, name, ms, ok) for at, name, ms, ok in calls if since <= at < until_]
 
     def _campaign(self, more: Mapping[str, Any], within_s: float) -> tuple[Done, float]:
-        """Submit and wait; cancelled after `within_s`."""
+        """Submit the campaign and wait for its end; cancel it after `within_s`."""
         self.campaigns += 1
         name = f"honest-{self.campaigns}"
         plain = {"measure": {"runs": 5, "loads": 1}, "timeouts": {"campaign": f"{within_s:.0f}s"}} | dict(
@@ -189,7 +192,7 @@ class Swarm:
 
     @contextlib.contextmanager
     def attacked(self, attack: Attack) -> Iterator[Facts]:
-        """The attack is under way; its facts are there when this ends."""
+        """Run the attack. Its facts are complete when the context ends."""
         facts: Facts = {}
         helper = start(self.lab, "attacker", "tests.rig.attacker", attack.name, self._for(attack).write())
         try:
@@ -218,7 +221,7 @@ def log_of(lab: Lab) -> str:
 
 
 def start(lab: Lab, name: str, module: str, *arguments: str) -> Helper:
-    """A process of ours, which carries the lab's mark."""
+    """Start a process of the rig, which carries the lab's mark."""
     with (lab.folder / f"{name}.log").open("ab") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -229,7 +232,7 @@ def start(lab: Lab, name: str, module: str, *arguments: str) -> Helper:
 
 @contextlib.contextmanager
 def a_swarm(folder: Path, schedulers: tuple[str, ...] = (), models: int = MODELS) -> Iterator[Swarm]:
-    """A fresh one, with the promise that nothing of it is left afterwards. `schedulers`: homes that its workers serve besides."""
+    """A fresh swarm; checks that nothing of it is left afterwards. `schedulers`: further homes that its workers serve."""
     ports = {name: free_port() for name in WORKERS}
     lab = Lab(folder / "honest", (SCHEDULER, *schedulers), workers=WORKERS)
     lab.more = {name: ("--listen", f"/ip4/127.0.0.1/tcp/{port}") for name, port in ports.items()}

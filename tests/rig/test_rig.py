@@ -1,4 +1,4 @@
-"""The rig itself: each limit fails when it is passed, honest rows are told from others, every row of the references is shown."""
+"""The rig itself: each exceeded limit is a failure, false rows are told from honest ones, and every row of the references is covered."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def calls(*p99s: float) -> tuple[Window, ...]:
         ((99,), (150,), "p99 150 ms, at most 149"),
         ((99,), (150, 100), ""),  # a burst of other work beside the attack
         ((99, 99), (150, 150), "p99 150, 150 ms, at most 149"),
-        ((99, 2_000, 99), (150, 150, 150), "p99 150, 150, 150 ms, at most 149"),  # one without it hides nothing
+        ((99, 2_000, 99), (150, 150, 150), "p99 150, 150, 150 ms, at most 149"),  # one slow window without the attack hides nothing
         ((99, 200, 200), (290, 290, 290), ""),  # a machine that became slower
     ],
 )  # fmt: skip

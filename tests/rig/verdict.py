@@ -1,4 +1,4 @@
-"""From figures to a verdict. Pure."""
+"""Turns figures into a verdict. Pure."""
 
 from __future__ import annotations
 
@@ -13,48 +13,49 @@ N = TypeVar("N", int, float)
 
 MIB: Final = 2**20
 GROWTH: Final = 64 * MIB
-"""Memory of any honest process, peak minus before."""
+"""Limit for the memory of any honest process: its peak, minus its size at the start."""
 SLOWER: Final = 1.5
 SLOWER_MS: Final = 50.0
-"""The p99 of honest calls may be `SLOWER` times as long or this much longer, whichever is more. Exceeded: in every window beside the
-attack, held against the median of the windows without it that were taken in between, so that one burst of other work is not it."""
+"""The p99 of honest calls may be `SLOWER` times as long or this much longer, whichever is more. It counts as exceeded only if every window
+beside the attack exceeds it, compared with the median of the windows without the attack that were taken in between. So a single burst of
+other work does not count."""
 STEADY_MS: Final = 100.0
-"""p99 without an attack, above which one such window says little of the machine."""
+"""A p99 without an attack above which a single such window says little about the machine."""
 BLIND_MS: Final = 500.0
-"""p99 without an attack, above which a slowdown would not be seen."""
+"""A p99 without an attack above which a slowdown would not be seen."""
 CAMPAIGN: Final = 3.0
 CAMPAIGN_S: Final = 10.0
-"""The campaign may take `CAMPAIGN` times as long or this much longer, whichever is more; likewise."""
+"""The campaign may take `CAMPAIGN` times as long or this much longer, whichever is more. Judged like `SLOWER_MS`."""
 LOG_KB_S: Final = 4.0
-"""By which the log of any honest process may grow faster."""
+"""Limit for the growth of any honest process's log rate."""
 NEWCOMERS: Final = 0.8
-"""Share of newcomers that must be served, of those that are without the attack."""
+"""Share of newcomers that must be served, relative to the share served without the attack."""
 UNANSWERED: Final = 0.05
-"""Share of honest calls that may get no answer within five seconds, beyond those that get none without the attack."""
+"""Share of honest calls that may get no answer within five seconds, in addition to the share without the attack."""
 REFUSED: Final = "adverts refused"
-"""A fact: adverts that the product did not take, so that less of the attack was under way."""
+"""A fact: the number of adverts that the product refused, which made the attack smaller."""
 RIG: Final = "the rig: "
-"""Begins what says that an attack has shown nothing."""
+"""Prefix of a failure which means that the attack has shown nothing."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """What honest nodes saw over a stretch of time."""
+    """What honest nodes observed during a period."""
 
     latencies_ms: Sequence[float]
-    """Of each call; one without an answer counts with its whole wait."""
+    """Milliseconds of each call. An unanswered call counts with its whole wait."""
     unanswered: int = 0
     newcomers: int = 0
     refused: int = 0
     """Newcomers that got no answer."""
     campaign_s: float = math.inf
-    """From `submit` to its end; infinite: it did not end in time."""
+    """From `submit` to the campaign's end; infinite: it did not end in time."""
     before: Mapping[str, int] = field(default_factory=dict)
-    """Resident bytes of each process as it began."""
+    """Resident bytes of each process at the start."""
     peak: Mapping[str, int] = field(default_factory=dict)
     """Highest resident bytes of each process."""
     log_kb_s: Mapping[str, float] = field(default_factory=dict)
-    """Thousands of bytes that each process logs in a second."""
+    """Kilobytes per second that each process logs."""
 
     @property
     def p50(self) -> float:
@@ -71,12 +72,12 @@ class Window:
 
     @property
     def unheard(self) -> float:
-        """Share of calls that got none."""
+        """Share of calls that got no answer."""
         return self.unanswered / max(1, len(self.latencies_ms))
 
 
 def together(windows: Sequence[Window]) -> Window:
-    """All calls as one window's; the median campaign."""
+    """Merge windows: all their calls, and the median campaign."""
     return Window(
         latencies_ms=[call for window in windows for call in window.latencies_ms],
         unanswered=sum(window.unanswered for window in windows),
@@ -95,23 +96,23 @@ def _merged(choose: Callable[[list[N]], N], figures: Sequence[Mapping[str, N]]) 
 
 
 def rank(values: Sequence[float], share: float) -> float:
-    """By nearest rank; NaN of none."""
+    """The quantile by nearest rank; NaN for no values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
 @dataclass(frozen=True)
 class Result:
-    """One attack's line in the table."""
+    """The result of one attack, a line in the table."""
 
     name: str
     shows: str
     quiet: Sequence[Window]
     """Windows without the attack, taken before it and between its tries."""
     attacked: Sequence[Window]
-    """Windows beside it: one for each try."""
+    """Windows beside the attack, one for each try."""
     wrong: Sequence[str] = ()
-    """What was broken or leaked, in words: rows that are not the honest ones, what an attacker got."""
+    """What was broken or leaked, in words: rows that are not honest, what an attacker got."""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -128,7 +129,7 @@ class Result:
 
     @property
     def growth(self) -> dict[str, int]:
-        """Most bytes by process. One that was not there before is held against its peak without the attack."""
+        """Highest growth in bytes, by process. A process that did not exist at the start is compared with its peak without the attack."""
         usual = self.without.peak
         grown = [
             {name: peak - each.before.get(name, usual.get(name, peak)) for name, peak in each.peak.items()}
@@ -138,12 +139,12 @@ class Result:
 
     @property
     def usual_p99(self) -> float:
-        """Without the attack, in ms."""
+        """The p99 without the attack, in ms."""
         return statistics.median(window.p99 for window in self.quiet)
 
     @cached_property
     def slow(self) -> list[str]:
-        """Limits of time that were passed in every window: a busy machine may have been at fault."""
+        """Time limits that were exceeded in every window: a busy machine may be the cause."""
         failures = []
         p99 = self.usual_p99
         limit = max(SLOWER * p99, p99 + SLOWER_MS)
@@ -159,12 +160,12 @@ class Result:
 
     @property
     def unshown(self) -> list[str]:
-        """Why the attack has shown nothing."""
+        """Reasons why the attack has shown nothing."""
         return [failure for failure in self.wrong if failure.startswith(RIG)]
 
     @cached_property
     def failures(self) -> list[str]:
-        """All limits that were passed, in words; none: it held."""
+        """All limits that were exceeded, in words; empty: the product held."""
         failures = list(self.wrong)
         failures += [
             f"{name} grew by {bytes_ / MIB:.0f} MiB, at most {GROWTH // MIB}"
@@ -188,12 +189,12 @@ class Result:
 
     @property
     def may_be_the_machine(self) -> bool:
-        """Nothing but time has run out: worth another try."""
+        """Whether only time limits were exceeded, so that another try is worthwhile."""
         return not self.held and self.failures == [*self.unshown, *self.slow]
 
     @property
     def words(self) -> str:
-        """The result column."""
+        """The text of the result column."""
         if self.held:
             refused = self.facts.get(REFUSED, 0)
             notes = ["machine too busy to see a slowdown"] * (self.usual_p99 > BLIND_MS)
@@ -206,7 +207,7 @@ class Result:
         return "leak" if all(failure.startswith("leak:") for failure in self.failures) else "broken"
 
     def to_json(self) -> dict[str, Any]:
-        """For comparisons: see `--json`."""
+        """The figures for comparisons: see `--json`."""
         most = max(self.growth, key=lambda name: self.growth[name], default="")
         return {
             "attack": self.name,
@@ -243,7 +244,7 @@ HEADINGS: Final = ("attack", "row", "result", "growth", "p50 ms", "p99 ms", "cam
 
 
 def line(result: Result) -> tuple[str, ...]:
-    """The cells of one attack; figures as without → with."""
+    """The table cells of one attack; figures as without → with."""
     without, beside = result.without, result.beside
     most = max(result.growth.items(), key=lambda item: item[1], default=("", 0))
 
@@ -263,7 +264,7 @@ def line(result: Result) -> tuple[str, ...]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """In columns."""
+    """Align rows in columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -277,9 +278,9 @@ def honest_rows(
     *,
     strangers: bool = False,
 ) -> list[str]:
-    """What is wrong with the rows of an honest campaign: one complete row for each model with its scripted median, by one of the honest
-    workers, on its device. `expected`: median in ms by model, None where unknown; `workers`: worker id → device id, empty where unknown
-    yet. `strangers`: the campaign admits them, and their rows say so.
+    """What is wrong with the rows of an honest campaign. Expected is one complete row for each model with its scripted median, measured by
+    one of the honest workers, on its device. `expected`: model → median in ms, None where unknown; `workers`: worker id → device id, empty
+    where not known yet. `strangers`: the campaign admits strangers, and their rows say so.
     """
     wrong = []
     by_model: dict[str, list[Mapping[str, Any]]] = {}
@@ -311,5 +312,5 @@ def honest_rows(
 
 
 def shorten(failures: Sequence[str], most: int = 3) -> list[str]:
-    """The first of them, and how many more."""
+    """The first `most` failures, and how many more there are."""
     return [*failures[:most], *([f"and {len(failures) - most} more"] if len(failures) > most else [])]

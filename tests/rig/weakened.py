@@ -1,6 +1,7 @@
 """Shows that attacks can succeed: `python -m tests.rig.weakened [NAME …]`.
 
-For each: a copy of the tree, a defence taken out of it, the short form of the attack there. The exit code is 1 if an attack held even so.
+For each attack, removes a defence from a copy of the tree and runs the short form of the attack there. The exit code is 1 if an attack is
+held off even so.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LEFT_OUT: Final = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__"
 
 @dataclass(frozen=True)
 class Weakness:
-    """`old` is replaced by `new` in the file at `path`, where it is once."""
+    """`old`, which occurs once in the file at `path`, is replaced by `new`."""
 
     path: str
     old: str
@@ -120,7 +121,7 @@ WEAKNESSES: Final[dict[str, tuple[Weakness, ...]]] = {
     "local-user": (Weakness("web/http/middleware.py", "(scheme or not is_own())", "scheme"),),
     "strangers-verbs": (Weakness("node/serve/service.py", "anyone=settings.accept_anyone", "anyone=True"),),
 }
-"""Attack → defences to take out."""
+"""Attack → defences to remove."""
 
 
 def weaken(root: Path, weaknesses: tuple[Weakness, ...]) -> None:
@@ -135,7 +136,7 @@ def weaken(root: Path, weaknesses: tuple[Weakness, ...]) -> None:
 
 
 def run(name: str, folder: Path) -> str:
-    """The attack's word and failures, in a weakened copy of the tree."""
+    """Run the attack in a weakened copy of the tree. Returns its result word and failures."""
     tree = folder / name
     shutil.copytree(ROOT, tree, ignore=LEFT_OUT, symlinks=True)
     weaken(tree, WEAKNESSES[name])

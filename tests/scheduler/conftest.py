@@ -88,14 +88,14 @@ from tests.scheduler.trusting import OwnWorkers
 SCHEDULER = Identity.from_seed("scheduler")
 UNIT = "CPU (ONNX)"
 STALLED_S = 2.0
-"""No turn of the loop may compute for so long in any test of the service: twenty times what is allowed."""
+"""In no test of the service may a turn of the loop compute for this long, twenty times the limit."""
 MODEL = b"a model"
 SHA = hashlib.sha256(MODEL).hexdigest()
 
 
 @dataclass
 class Place:
-    """A lease, granted or queued, of a scripted worker."""
+    """A granted or queued lease of a scripted worker."""
 
     task: Task
     body: bytes
@@ -106,7 +106,7 @@ class Place:
 
 
 class FakeWorker:
-    """Slots, a queue, and a script: what to do with each task it starts."""
+    """A worker with slots, a queue, and a script for the tasks it starts."""
 
     def __init__(self, swarm: MemorySwarm, name: str, *, seconds: float = 0.05) -> None:
         self.name = name
@@ -124,20 +124,20 @@ class FakeWorker:
         self.outcome: Callable[[Task], dict[str, object]] = lambda task: {}
         self.fetch = False
         self.mute: tuple[type[Message], ...] = ()
-        """What it never answers."""
+        """Types of messages that it never answers."""
         self.stale: Denied | None = None
-        """What it answers to everything of a campaign that was adopted elsewhere."""
+        """Its answer to every message about a campaign that was adopted elsewhere."""
         self.lost_to: Denied | None = None
-        """The same, but that renewals only say that leases are lost by that."""
+        """Like `stale`, except that renewals only report the leases lost for that reason."""
         self.page_s: float | None = None
-        """How late each page of what it holds comes, of which there is no end; None: it says all at once."""
+        """The delay of each page of the endless list of what it holds; None: a complete answer at once."""
         self.commit_s = 0.0
-        """How late its answer to a commit comes; what it grants begins before."""
+        """The delay of its answer to a commit; the granted run begins before the answer."""
         self.deliveries = 1
         self.at_once = False
-        """Whether it delivers a result so often at once, or one after the other."""
+        """Whether the `deliveries` of a result go out at the same time, or one after the other."""
         self.reading: DeviceReading | None = None
-        """What it shows as it loads."""
+        """The reading that it reports while it loads."""
         self.served = 0
         """How often a record was fetched from it."""
         self.sign = self.identity.sign
@@ -153,7 +153,7 @@ class FakeWorker:
         self.start()
 
     def start(self) -> None:
-        """Up, with nothing held; also after `die`."""
+        """Start the worker with nothing held; also after `die`."""
         self.places: dict[str, Place] = {}
         self.number = 0
         self.preempted: set[str] = set()
@@ -359,7 +359,7 @@ class FakeWorker:
                 raise AssertionError(message)
 
     def occupy(self, seconds: float) -> None:
-        """Somebody else's task runs there for so long."""
+        """Occupy a slot with another scheduler's task."""
         assert self.nursery is not None
         fence = Fence(incarnation=self.incarnation, number=0)
         task = read_task(task_body(somebody_elses()))
@@ -372,7 +372,7 @@ class FakeWorker:
         self.work.set()
 
     async def preempt(self, priority: int) -> None:
-        """What runs gives way: its scheduler gets a warning, and at the next renewal an answer without the lease."""
+        """Preempt a run: its scheduler gets a warning, and its next renewal an answer without the lease."""
         lease = next(lease for lease, place in self.places.items() if place.state == "running")
         place = self.places.pop(lease)
         assert self.link is not None
@@ -404,7 +404,7 @@ class FakeWorker:
         return Queued(lease=lease, fence=fence, position=position, start_s=start_s, ttl_s=15, renew_s=5)
 
     def begin(self, lease: str, place: Place) -> None:
-        """A run goes on whatever becomes of the link."""
+        """Begin a run, which continues whatever happens to the link."""
         place.state = "running"
         self.ran.append((place.task.task, place.attempt))
         assert self.nursery is not None
@@ -434,12 +434,12 @@ def somebody_elses() -> Task:
 
 
 class FakeIndex:
-    """The index, had it been asked: everybody in it is found."""
+    """A stand-in for the index that finds all its devices."""
 
     def __init__(self, *workers: FakeWorker) -> None:
         self.workers = list(workers)
         self.partial = 0
-        """So many answers to come name the first device only, and say that there are others."""
+        """How many of the next answers name only the first device, and say that there are others."""
         self.asked: Callable[[], None] = lambda: None
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
@@ -464,7 +464,7 @@ class FakeIndex:
 
 @dataclass
 class World:
-    """A swarm with some workers, a store with one campaign, and a scheduler that may be started and killed."""
+    """A swarm with some workers, a store with one campaign, and a scheduler that can be started and killed."""
 
     swarm: MemorySwarm
     nursery: trio.Nursery
@@ -476,15 +476,15 @@ class World:
     wall: Callable[[], float] = time.time
     sha256: str = SHA
     strangers: set[str] = field(default_factory=set)
-    """Workers that this scheduler does not trust, as it does all others."""
+    """Workers that this scheduler does not trust; it trusts all others."""
     awaited: set[str] = field(default_factory=set)
-    """Those that it trusts before they are there."""
+    """Workers that it trusts before they exist."""
     signed: dict[str, dict[str, frozenset[str]]] = field(default_factory=dict)
-    """Device id → pool → the workers that this one lists with it."""
+    """Device id → pool → the workers that the pool lists with the device."""
     stalls: list[tuple[float, str]] = field(default_factory=list)
-    """Processor seconds of turns in which the loop stood still for others, and whose they were."""
+    """(processor seconds, name) of the turns that blocked the loop."""
     read_aside: int = 0
-    """Records that were read beside everything else."""
+    """Number of records that were read in the background."""
 
     def worker(self, name: str, *, seconds: float = 0.05) -> FakeWorker:
         worker = FakeWorker(self.swarm, name, seconds=seconds)
@@ -547,20 +547,20 @@ class World:
         )
 
     async def aside(self, check: Callable[[], CheckedRecord]) -> CheckedRecord:
-        """Where the clock jumps nothing may go on in a thread."""
+        """Run the check in place, because nothing may run in a thread while the clock jumps."""
         self.read_aside += 1
         return check()
 
     @asynccontextmanager
     async def scheduler(self) -> AsyncIterator[trio.CancelScope]:
-        """A scheduler in the background; leaving kills it, as -9 would: nothing of it is said or written any more."""
+        """Run a scheduler in the background. Leaving the context kills it like -9: it sends and writes nothing more."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.run)
             yield nursery.cancel_scope
             nursery.cancel_scope.cancel()
 
     def new_process(self) -> None:
-        """The scheduler's old process is dead; a new one opens the store and comes onto the network."""
+        """Replace the scheduler's dead process by a new one, which opens the store and joins the network."""
         self.swarm.kill(SCHEDULER.peer_id)
         self.store.close()
         self.store = Store(self.store_path)
@@ -582,7 +582,7 @@ class World:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
-    """Where a store may be made: a file, then a schema of its own on a server."""
+    """A place for a store: a file, then a new schema on a server."""
     if request.param == "sqlite":
         return tmp_path / "store.db"
     return on_server(request.getfixturevalue("postgres"))
@@ -590,20 +590,20 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
 
 @pytest.fixture
 def second_place(place: StorePlace) -> StorePlace:
-    """Another one of the same sort."""
+    """Another place of the same kind."""
     if isinstance(place, Path):
         return place.with_name("second.db")
     return replace(place, schema=place.schema + "_2")
 
 
 def on_server(url: str) -> ServerLocation:
-    """A place on that server that nobody else has."""
+    """A fresh place on that server."""
     return ServerLocation(server_url(url), f"sark_{secrets.token_hex(16)}")
 
 
 @pytest.fixture
 def world_place(tmp_path: Path) -> StorePlace:
-    """Where the world's store is; a module that wants it elsewhere says so itself."""
+    """The place of the world's store. A module that wants another place overrides this fixture."""
     return tmp_path / "store.db"
 
 

@@ -1,4 +1,4 @@
-"""What always holds in the state, whatever workers say. Tests check it after every step."""
+"""Invariants of the core's state, whatever workers say. Tests check them after every step."""
 
 from __future__ import annotations
 

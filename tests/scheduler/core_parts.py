@@ -1,4 +1,4 @@
-"""What the tests of the core are made of: tasks, adverts, quotes and records, each with as little as it needs."""
+"""Building blocks for the tests of the core: minimal tasks, adverts, quotes and records."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def a_task(n: int, *clauses: str, campaign: str = "c-one", replica: int | None =
 def a_live_task(
     n: int, state: TaskState, worker: str, lease: str | None, fence: Fence | None, **more: Any
 ) -> TaskEntry:
-    """A task with an attempt, as a store has it after a restart. `more`: of the entry, or of the attempt."""
+    """A task with an attempt, as a store has it after a restart. `more`: fields of the entry, or of the attempt."""
     of_attempt = {name: more.pop(name) for name in ("found", "inherited", "stranger") if name in more}
     current = Attempt(1, worker, lease, fence, AttemptStatus.RESTORED, **of_attempt)
     return TaskEntry(a_task(n), state, current, **more)
@@ -92,7 +92,7 @@ def of(orders: Iterable[Command], kind: type[O]) -> list[O]:
 
 
 def decided(core: SchedulerCore, orders: list[Command], now: float) -> list[Command]:
-    """What followed from an event, and what the core decided then, to the end."""
+    """The commands that follow from an event, and those that the core decides afterwards, until no decision is left."""
     orders = orders + core.decide(now)
     while core.state.unfinished:
         orders += core.decide(now)
@@ -100,7 +100,7 @@ def decided(core: SchedulerCore, orders: list[Command], now: float) -> list[Comm
 
 
 class Story:
-    """A core with tasks and workers, built quickly."""
+    """A core with tasks and workers, set up quickly."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Story:
         return self.tell(self.core.reconciler.grant(commit.peer, grant, self.now))
 
     def begin(self, commit: CommitTo) -> None:
-        """It is granted, and its run is heard of."""
+        """Grant the commit, and report that its run has begun."""
         self.grant(commit)
         fence = Fence(incarnation=1, number=self.numbers)
         progress = Progress(lease=f"l{self.numbers}", fence=fence, seq=1, phase=Phase.RUN)

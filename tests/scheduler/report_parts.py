@@ -1,4 +1,4 @@
-"""Results to report on: real records under real signatures, with times that are made by a seed."""
+"""Results to report on: real records with real signatures, and times drawn from a seed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def a_record(
     energy_j: float | None = None,
     seed: int = 0,
 ) -> Record:
-    """What device `device` observed of `task`."""
+    """What device `device` observed when it ran `task`."""
     times = launches if launches is not None else launches_at(ms, seed=seed)
     facts: dict[str, Any] = {
         "ran": RunFacts(
@@ -135,14 +135,14 @@ def failed(
     model: str = "net.onnx",
     device: int = 0,
 ) -> RawResult:
-    """Task `number`, which a worker says has failed."""
+    """Task `number`, which failed according to its worker."""
     task = _task("c-ab23cd45", number, model, "CPU (ONNX)")
     facts = {"outcome": RunOutcome.FAILED, "reason": reason, "detail": detail}
     return _signed(task, device, _recorded(task, device, facts), TaskState.FAILED)
 
 
 def unplaced(number: int, detail: str = "no device has 64 GiB") -> RawResult:
-    """Task `number`, which never came to a worker."""
+    """Task `number`, which was never placed on a worker."""
     task = _task("c-ab23cd45", number, "huge.onnx", "GPU (CoreML)")
     row = make_row(task, TaskState.FAILED, reason=Reason.NOTHING_FITS, detail=detail)
     return raw_result(row, task_body(task), None)

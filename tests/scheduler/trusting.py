@@ -1,4 +1,4 @@
-"""Whom the schedulers of the tests trust: the one place where a test says so."""
+"""Whom the schedulers of the tests trust: the only place where tests set trust."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FixedTrust:
 
 
 class OwnWorkers:
-    """A `TrustSource`: the workers that `peers` gives are the submitter's own. `signed`: as the book has it."""
+    """A `TrustSource`: the workers that `peers` returns are the submitter's own. `signed`: as in the book."""
 
     def __init__(
         self,

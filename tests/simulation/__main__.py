@@ -27,16 +27,16 @@ import structlog
 from tests.simulation.model import FAITHFUL, STORM, WITH_STORE, Outcome, few_kinds, run
 
 BATCH = 2_000
-"""Seeds between two lines of a report."""
+"""Seeds for each line of a report."""
 STORE_EVERY = 20
-"""In one of so many seeds the product's store runs beside its double."""
+"""One in this many seeds runs the product's store beside its double."""
 STORM_EVERY = 10
-"""In one of so many much more goes wrong, and in one a few kinds of fault come over and over."""
+"""Of this many seeds, one has many more faults, and one has only a few kinds of fault, over and over."""
 
 
 @dataclass
 class Figures:
-    """What many runs amount to."""
+    """Totals over many runs."""
 
     runs: int = 0
     events: int = 0
@@ -48,7 +48,7 @@ class Figures:
     failed: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
-        """One more."""
+        """Add one run."""
         self.runs += 1
         self.events += len(outcome.history.events)
         self.seconds += outcome.seconds
@@ -60,7 +60,7 @@ class Figures:
             self.failed.append((outcome.seed, str(outcome.breaches[0])))
 
     def join(self, other: Figures) -> None:
-        """Those of another process too."""
+        """Add the totals of another process."""
         for name in ("runs", "events", "seconds", "began", "wasted"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.faults += other.faults
@@ -69,7 +69,7 @@ class Figures:
 
 
 def hush() -> None:
-    """The services' own logs are not wanted here."""
+    """Silence the services' own logs."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
@@ -98,7 +98,7 @@ def one(seed: int, mode: str = "") -> Outcome:
 
 
 def some(first: int, count: int, mode: str = "") -> Figures:
-    """That many runs in a row."""
+    """The figures of `count` runs, one after the other."""
     figures = Figures()
     for seed in range(first, first + count):
         figures.add(one(seed, mode))
@@ -106,12 +106,12 @@ def some(first: int, count: int, mode: str = "") -> Figures:
 
 
 def many(first: int, count: int, jobs: int, mode: str = "") -> Figures:
-    """That many runs, in several processes. An interrupt ends them: what was done until then counts."""
+    """The figures of `count` runs, in several processes. An interrupt ends them: the runs finished by then count."""
     figures = Figures()
     step = max(1, min(50, count // jobs))
     starts = range(first, first + count, step)
     began = time.perf_counter()
-    # frozen modules are not collected: a tenth less time
+    # frozen modules are not collected, which saves a tenth of the time
     with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:
         parts = [pool.submit(some, at, min(step, first + count - at), mode) for at in starts]
         try:
@@ -130,7 +130,7 @@ def _progress(figures: Figures, count: int, took: float) -> None:
 
 
 def commit() -> str:
-    """The commit that a seed has to be replayed at. It says so if files differ from it."""
+    """The commit at which a seed has to be replayed, and whether files differ from it."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
@@ -141,20 +141,20 @@ def commit() -> str:
 
 
 def seeds(words: str) -> range:
-    """`1000`: 0 to 999; `5000-5999`: those. Raises `ValueError`."""
+    """The seeds that `1000` (0 to 999) or `5000-5999` names. Raises `ValueError`."""
     first, dash, last = words.partition("-")
     return range(int(first), int(last) + 1) if dash else range(int(first))
 
 
 def report(figures: Figures, batch: range, took: float, mode: str) -> list[str]:
-    """Lines about one batch."""
+    """The lines of a report about one batch."""
     when = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     about = f"{when} commit {commit()} seeds {batch.start}-{batch.stop - 1}: {figures.runs} episodes, {figures.runs / took:.1f} a second"
     return [f"{about}, {len(figures.failed)} with a breach", *replays(figures, mode)]
 
 
 def replays(figures: Figures, mode: str) -> list[str]:
-    """How each run with a breach is seen again."""
+    """Commands that replay each run with a breach."""
     flag = f" --{mode}" if mode else ""
     return [
         f"  python -m tests.simulation{flag} --seed {seed} --trace    # {what}"
@@ -163,7 +163,7 @@ def replays(figures: Figures, mode: str) -> list[str]:
 
 
 def show(figures: Figures, batch: range, took: float, mode: str) -> None:
-    """As a table."""
+    """Print the figures."""
     rate = figures.runs / max(took, 1e-9)
     print(f"commit {commit()}, seeds {batch.start} to {batch.stop - 1}")
     print(
@@ -181,7 +181,7 @@ def show(figures: Figures, batch: range, took: float, mode: str) -> None:
 
 
 def replay(seed: int, mode: str, *, trace: bool) -> Outcome:
-    """One run again, with its full trace."""
+    """Run one seed again, with its full trace."""
     outcome = one(seed, mode)
     if trace:
         for event in outcome.history.events:
@@ -194,7 +194,7 @@ def replay(seed: int, mode: str, *, trace: bool) -> Outcome:
 
 
 def main() -> int:
-    """0: every invariant held."""
+    """Returns 0 if every invariant held."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this one run")
     parser.add_argument("--trace", action="store_true", help="print its events")

@@ -1,4 +1,4 @@
-"""The few places where the model touches what the ledger and the core are called by: a change of theirs is followed here."""
+"""The few places where the model depends on names of the ledger and the core. When those change, this module follows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.simulation.sim_store import Row, Try
 
 @lru_cache(maxsize=4096)
 def read(body: bytes) -> Task:
-    """As `read_task`, remembered."""
+    """Like `read_task`, but cached."""
     return read_task(body)
 
 
 def task_of(message: Commit) -> Task:
-    """The task it speaks of."""
+    """The task of a commit."""
     return read(message.task)
 
 
 def restored_entry(row: Row, attempts: Sequence[Try]) -> TaskEntry:
-    """What the core takes up after a restart."""
+    """The entry with which the core continues a task after a restart."""
     stored: Any = row
     tried: Any = attempts
     task = read(row.body)
@@ -37,7 +37,7 @@ def restored_entry(row: Row, attempts: Sequence[Try]) -> TaskEntry:
 
 
 def device_of(worker: str) -> str:
-    """Id of the device that a worker of the model has."""
+    """The device id of a worker of the model."""
     return f"d-{worker[-2:]}"
 
 

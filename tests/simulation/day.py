@@ -1,9 +1,10 @@
-"""A day of devices that are away most of the time: quiet hours, pauses of their owners, reboots. Nothing else goes wrong.
+"""A day of devices that are away most of the time: quiet hours, pauses by their owners, reboots. Nothing else goes wrong.
 
     run_day(seed) -> Outcome     two homes, one to three devices, a campaign in the morning and one in the evening
 
-Held against the invariants, and besides: nothing begins on a device while its owner's rules hold it back; every task has its result;
-what a waiting task says is true: each device that could run it is named with what keeps it away, and none is that serves.
+The history is checked against the invariants, and three more rules apply. Nothing begins on a device while its owner's rules forbid it.
+Every task has its result. The reason that a waiting task gives is true: it names each device that could run the task with what keeps the
+device away, and names no device that serves.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ HOUR_S: Final = 3600.0
 DAY_S: Final = 24 * HOUR_S
 BEAT_S: Final = 10.0
 KNOWN_S: Final = 300.0
-"""What a device does is known everywhere, and said of the tasks that wait for it, so much later."""
+"""How long it takes until every scheduler knows a change at a device and its waiting tasks name it."""
 QUIET: Final = (
     ("22:00-07:00",),
     ("09:00-17:00",),
@@ -38,11 +39,11 @@ QUIET: Final = (
     ("23:00-05:00",),
 )
 TASKS: Final = 150
-"""Of a campaign."""
+"""Number of tasks in one campaign."""
 
 
 class DayScheduler(SimScheduler):
-    """Beats seldom, to save time."""
+    """A scheduler with rare beats, to save time."""
 
     async def _beat(self) -> None:
         while True:
@@ -53,18 +54,18 @@ class DayScheduler(SimScheduler):
 
 
 class Owned:
-    """A device with an owner: the rules, and whether it is paused."""
+    """A device with an owner: its rules, and whether it is paused."""
 
     def __init__(self, worker: SimWorker, quiet: tuple[str, ...]) -> None:
         self.worker = worker
         self.rules = Rules(tuple(read_quiet(text) for text in quiet))
         self.paused = False
         self.since = 0.0
-        """When it last changed what it says."""
+        """When its state last changed."""
         self.said = "gone"
 
     def away(self, now: float) -> str:
-        """Why it takes nothing now: `gone`, or as it says itself; empty: it serves."""
+        """Why the device takes no work now: `gone`, or the reason it gives itself; empty: it serves."""
         if not self.worker.process.alive:
             return "gone"
         return standing(self.rules, datetime.fromtimestamp(BEGAN_AT + now, UTC), paused=self.paused)
@@ -79,7 +80,7 @@ class Day(World):
         drawn = self.rng.sample(QUIET, len(self.workers))
         self.owned = [Owned(worker, quiet) for worker, quiet in zip(self.workers, drawn, strict=True)]
 
-    # -- who is there ---------------------------------------------------------------------------------------------------------
+    # -- participants ---------------------------------------------------------------------------------------------------------
 
     def _add_worker(self, n: int, broken: set[str]) -> None:
         name = peer_name(f"w{n + 1}")
@@ -110,10 +111,10 @@ class Day(World):
         )
         return task.model_copy(update={"timeouts": limits})
 
-    # -- what happens -----------------------------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until the campaigns have ended, two days at most."""
+        """Run until the campaigns have ended, two days at most."""
         self.begin()
         for owned in self.owned:
             self.kernel.at(3.0, partial(self._keep_rules, owned))
@@ -126,7 +127,7 @@ class Day(World):
         self._look()
 
     def _keep_rules(self, owned: Owned) -> None:
-        """As `OwnerControl` does."""
+        """Apply the rules, as `OwnerControl` does."""
         self._see(owned)
         self.kernel.after(CHECK_S, partial(self._keep_rules, owned))
 
@@ -139,7 +140,7 @@ class Day(World):
             owned.worker.hold(away)
 
     def _reboot(self, owned: Owned) -> None:
-        """Its power goes, and comes back in a while; the rules hold from the first moment."""
+        """The device loses power and comes back after a while. The owner's rules hold from its first moment."""
         if owned.worker.process.alive:
             self._injected("rebooted", owned.worker.name)
             owned.worker.crash(silent=self.rng.random() < 0.5)
@@ -155,10 +156,10 @@ class Day(World):
             self.rng.choice((120.0, HOUR_S, 5 * HOUR_S)), partial(setattr, owned, "paused", False)
         )
 
-    # -- what is looked at --------------------------------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------------------------
 
     def tell(self, kind: Kind, **what: object) -> None:
-        """For the history. Nothing begins where the owner has it otherwise."""
+        """Add an event to the history. Nothing may begin where the owner's rules forbid it."""
         super().tell(kind, **what)
         if kind in (Kind.TAKEN, Kind.BEGAN):
             (owned,) = [owned for owned in self.owned if owned.worker.name == what["worker"]]
@@ -168,7 +169,7 @@ class Day(World):
                 )
 
     def _look_at_reasons(self) -> None:
-        """Hold what waiting tasks say against what their devices do, where that has not changed just now."""
+        """Compare the reasons that waiting tasks give with the state of their devices, unless that state changed just now."""
         now = self.kernel.now
         self.kernel.after(KNOWN_S, self._look_at_reasons)
         for scheduler in self.schedulers:

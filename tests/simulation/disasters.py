@@ -1,7 +1,4 @@
-"""What goes wrong seldom: partitions, clocks that are set, gates that are gone, machines that are put back or copied.
-
-Part of `model.World`.
-"""
+"""The rare faults: partitions, clocks that jump, gates that are gone, machines that are set back or copied."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ from tests.simulation.sim_worker import BEGAN_AT, SimWorker, WorkerImage
 
 HOUR_S: Final = 3600.0
 CLOCKS_OFF_S: Final = (-HOUR_S, HOUR_S, 2 * 24 * HOUR_S, 400 * 24 * HOUR_S, -BEGAN_AT)
-"""The last is 1970."""
+"""The last offset leads to 1970."""
 
 
 UNHEARD_S: Final = 20.0
-"""Longer than until a scheduler gives a silent worker up."""
+"""Longer than a scheduler waits before it gives a silent worker up."""
 LINGERS_S: Final = 75.0
 
 DISASTERS: Final = (
@@ -38,7 +35,7 @@ DISASTERS: Final = (
     "copy_home",
     "cancel_unheard",
 )
-"""Methods of `Disasters` that do one each."""
+"""Methods of `Disasters`, one for each kind."""
 
 
 class Disasters(Faults):
@@ -47,10 +44,10 @@ class Disasters(Faults):
     gates_down: int
 
     def plan_disasters(self) -> None:
-        """Draw them all."""
+        """Draw all disasters of the run."""
         rng = random.Random(
             f"{self.seed} disasters"
-        )  # a source of its own: what else is drawn stays the same
+        )  # a separate source, so that all other draws stay the same
         kinds = [name for name in DISASTERS if name in (self.mutant.only or DISASTERS)]
         for kind in rng.choices(kinds, k=rng.randint(*self.mutant.disasters)):
             self.kernel.at(rng.uniform(1.0, FAULTS_S), getattr(self, kind))
@@ -72,7 +69,7 @@ class Disasters(Faults):
         self.kernel.after(self.rng.uniform(1.0, 60.0), partial(setattr, worker, "clock_off_s", 0.0))
 
     def lose_gates(self) -> None:
-        """Nobody finds a device for a while. Links go on."""
+        """No device can be found for a while. Existing links stay up."""
         self._injected("no gate")
         self.gates_down += 1
         self.kernel.after(self.rng.choice((2.0, 10.0, 30.0)), self._gates_back)
@@ -81,7 +78,7 @@ class Disasters(Faults):
         self.gates_down -= 1
 
     def put_worker_back(self) -> None:
-        """A worker's machine is put back to a snapshot of some seconds ago, with its disk."""
+        """A worker's machine is set back to a snapshot taken some seconds ago, with its disk."""
         worker = self.rng.choice(self.workers)
         if worker.incarnation:
             image = worker.image()
@@ -98,7 +95,7 @@ class Disasters(Faults):
             self.kernel.after(self.rng.choice((0.5, 3.0, 20.0)), partial(self._start_worker, worker))
 
     def put_scheduler_back(self) -> None:
-        """A home is restored from a backup of some seconds ago. What was submitted since must not be lost here: then it is left."""
+        """A home is restored from a backup taken some seconds ago, unless a campaign was submitted since: no campaign may be lost here."""
         scheduler = self.rng.choice(self.schedulers)
         if not scheduler.store.full:
             image = scheduler.store.image()
@@ -112,7 +109,7 @@ class Disasters(Faults):
             self.kernel.after(self.rng.choice((0.1, 2.0, 10.0)), partial(self._start_scheduler, scheduler))
 
     def copy_home(self) -> None:
-        """A copy of a home, with its key, runs elsewhere. The home lives, stands still or is down meanwhile."""
+        """A copy of a home, with its key, runs elsewhere. The original home lives, is paused or is down meanwhile."""
         rng, old = self.rng, self.rng.choice(self.schedulers)
         adopting = isinstance(old, SimAdopter) and old.adopting
         if len(self.schedulers) >= MOST_SCHEDULERS or not old.store.unfinished() or adopting:
@@ -134,7 +131,7 @@ class Disasters(Faults):
         copy.start()
 
     def cancel_unheard(self) -> None:
-        """A person cancels a long run that its scheduler cannot reach just then; that may be killed before it can."""
+        """A user cancels a long run whose scheduler cannot reach the worker. The scheduler may be killed before it can."""
         rng = self.rng
         running = [
             (worker, place)
@@ -165,9 +162,9 @@ class Disasters(Faults):
             self.kernel.after(after_s, partial(self._kill, scheduler, rng.choice((0.1, 2.0, 10.0))))
 
     def leader(self, campaign: str) -> SimScheduler:
-        """Who has the campaign in the end: of those that adopted it, and of the copies of a home, the one with the highest epoch.
+        """The scheduler that leads the campaign in the end: the one with the highest epoch among the adopters and the copies of a home.
 
-        Who stepped down does not, even for one that was put back to a lower epoch since.
+        A scheduler that stepped down ranks behind all others, even behind one that was set back to a lower epoch since.
         """
         having = [one for one in self.schedulers if campaign in one.store.campaigns]
 

@@ -1,4 +1,4 @@
-"""What goes wrong in the model, each by a method that draws whom it strikes. Part of `model.World`."""
+"""The faults of the model. Each is a method that draws its target. Part of `model.World`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from tests.simulation.model import Mutant
 
 FAULTS_S: Final = 60.0
-"""Faults come up to this instant."""
+"""Faults begin up to this instant."""
 MOST_SCHEDULERS: Final = 4
-"""Two, and those that adopt."""
+"""The two original schedulers, and adopters."""
 
 FAULTS: Final = {
     "crash_worker": 3,
@@ -37,7 +37,7 @@ FAULTS: Final = {
     "lose_worker": 1,
     "adopt": 2,
 }
-"""Methods of `Faults` that do one each, and how often each comes."""
+"""Methods of `Faults`, one for each kind of fault, and how often each is drawn."""
 
 
 class Faults:
@@ -63,10 +63,10 @@ class Faults:
     named: Callable[[str], Any]
     _all: Callable[[], list[SimWorker | SimScheduler]]
 
-    # -- what goes wrong ------------------------------------------------------------------------------------------------------
+    # -- the faults -----------------------------------------------------------------------------------------------------------
 
     def plan_faults(self) -> None:
-        """Draw them all."""
+        """Draw all faults of the run."""
         rng = self.rng
         self.air.weather = Weather(
             drop=rng.choice((0.0, 0.0, 0.02, 0.1)),
@@ -85,7 +85,7 @@ class Faults:
             self.tell(Kind.TROUBLE, worker=one)
 
     def crash_worker(self) -> None:
-        """One is killed, or its machine loses power; it comes back."""
+        """A worker is killed, or its machine loses power; it comes back."""
         worker = self.rng.choice(self.workers)
         if worker.process.alive:
             silent = self.rng.random() < 0.3
@@ -94,7 +94,7 @@ class Faults:
             self.kernel.after(self.rng.choice((0.5, 3.0, 20.0)), partial(self._start_worker, worker))
 
     def lose_worker(self) -> None:
-        """One goes and never comes back."""
+        """A worker goes and never comes back."""
         worker = self.rng.choice(self.workers)
         if worker.process.alive and sum(one not in self.gone for one in self.workers) > 1:
             self._injected("worker gone for good", worker.name)
@@ -106,7 +106,7 @@ class Faults:
             worker.start()
 
     def crash_scheduler(self) -> None:
-        """One is killed; it comes back."""
+        """A scheduler is killed; it comes back."""
         scheduler = self.rng.choice(self.schedulers)
         self._kill(scheduler, self.rng.choice((0.1, 2.0, 10.0, 25.0)))
 
@@ -121,10 +121,10 @@ class Faults:
             scheduler.start()
 
     def _disk_broke(self, scheduler: SimScheduler) -> None:
-        scheduler.crash()  # at once: whoever is to go on at this very instant is cancelled before it can send anything
+        scheduler.crash()  # at once: whatever would continue at this very instant is cancelled before it can send anything
 
     def pause(self) -> None:
-        """A process stands still for a while."""
+        """A process is paused for a while."""
         who = self.rng.choice(self._all())
         self._pause(who, self.rng.choice((1.0, 5.0, 20.0, 40.0)))
 
@@ -135,14 +135,14 @@ class Faults:
         self.kernel.after(seconds, partial(self.tell, Kind.PAUSED, worker=who.name, number=0))
 
     def cut(self) -> None:
-        """Nothing passes between two, or in one direction, or between one worker and all, for a while."""
+        """Messages between two processes, in one direction, or between one worker and everybody are lost for a while."""
         worker, scheduler = self.rng.choice(self.workers), self.rng.choice(self.schedulers)
         ways = [(worker.name, scheduler.name), (scheduler.name, worker.name)]
         both = set(ways)
         if self.rng.random() < 0.3:
             both = {ways[self.seed % 2]}
         self._injected("cut" if len(both) == 2 else "cut one way", worker.name)
-        if self.rng.random() < 0.3:  # the worker from everybody
+        if self.rng.random() < 0.3:  # the worker from all schedulers
             both |= {(worker.name, other.name) for other in self.schedulers}
             both |= {(other.name, worker.name) for other in self.schedulers}
         self.air.cuts |= both
@@ -161,7 +161,7 @@ class Faults:
         self.kernel.after(self.rng.uniform(1.0, 20.0), partial(setattr, worker.disk, "full", False))
 
     def fill_scheduler(self) -> None:
-        """A scheduler's disk is full for a while: it ends, and comes back."""
+        """A scheduler's disk is full for a while: the process ends, and comes back."""
         scheduler = self.rng.choice(self.schedulers)
         self._injected("scheduler's disk full", scheduler.name)
         scheduler.store.full = True
@@ -172,7 +172,7 @@ class Faults:
         self._start_scheduler(scheduler)
 
     def cancel(self) -> None:
-        """A person cancels a campaign, or one task."""
+        """A user cancels a campaign, or one task."""
         scheduler = self.rng.choice(self.schedulers)
         folders = scheduler.store.unfinished()
         if folders:
@@ -184,7 +184,7 @@ class Faults:
                 self.tell(Kind.CANCEL_ASKED, task=task)
 
     def revoke(self) -> None:
-        """A worker's owner takes a permission back, and gives it again later."""
+        """A worker's owner revokes a permission, and grants it again later."""
         worker, scheduler = self.rng.choice(self.workers), self.rng.choice(self.schedulers)
         pair = (worker.name, scheduler.peer)
         if pair not in self.revoked:
@@ -198,7 +198,7 @@ class Faults:
             self.kernel.after(self.rng.uniform(2.0, 30.0), partial(self._permit, pair))
 
     def _acting(self, principal: str) -> list[str]:
-        """It, and who acts for it."""
+        """A principal, and the peers that act for it."""
         return [principal, *(peer for peer, other in self.principals.items() if other == principal)]
 
     def _permit(self, pair: tuple[str, str]) -> None:
@@ -213,7 +213,7 @@ class Faults:
                     worker.presented()
 
     def adopt(self) -> None:
-        """Another machine carries a campaign on; who had it lives, stands still, or was killed and comes back."""
+        """Another machine adopts a campaign; the former scheduler lives, is paused, or was killed and comes back."""
         rng = self.rng
         begun = [
             folder
@@ -222,7 +222,7 @@ class Faults:
             if folder.epoch and self.home[folder.id] is s
         ]
         busy = {s.manifest.id for s in self.schedulers if isinstance(s, SimAdopter) and s.adopting}
-        begun = [folder for folder in begun if folder.id not in busy]  # by one at a time
+        begun = [folder for folder in begun if folder.id not in busy]  # one adopter at a time
         if not begun or len(self.schedulers) >= MOST_SCHEDULERS:
             return
         manifest = rng.choice(begun)
@@ -267,7 +267,7 @@ class Faults:
             end.drop()
 
     def _calm(self) -> None:
-        """Nothing goes wrong from now on; who is down comes up."""
+        """Stop all faults and bring every process up."""
         self.quiet = True
         self.air.weather = Weather(latency_s=self.air.weather.latency_s)
         self.air.cuts.clear()

@@ -1,4 +1,4 @@
-"""Campaigns on virtual time among workers that hold what they are given, and among honest ones of very different speeds.
+"""Campaigns on virtual time among workers that hold their leases without running them, and among honest ones of very different speeds.
 
 python -m tests.simulation.holders      how long they take, with and without deadlines; how often an honest run is hedged
 """
@@ -31,14 +31,14 @@ PRETENDING: Final = Runs(holds=1.0, pretends=True)
 
 @dataclass(frozen=True)
 class Played:
-    """What became of one campaign."""
+    """The outcome of one campaign."""
 
     seconds: float
     succeeded: int
     runs: int
-    """Of honest workers."""
+    """Runs of honest workers."""
     hedged: int
-    """Of these, how many were hedged because of a deadline."""
+    """How many of these were hedged because of a deadline."""
 
 
 def play(
@@ -49,7 +49,7 @@ def play(
     models: int = 1,
     make_core: Callable[[random.Random], SchedulerCore] = SchedulerCore,
 ) -> Played:
-    """One campaign of one scheduler, and nothing goes wrong but what its workers do."""
+    """Run one campaign of one scheduler. Nothing goes wrong except what its workers do."""
     kernel, rng, events = Kernel(), random.Random(seed), list[Event]()
 
     def tell(kind: Kind, **what: object) -> None:
@@ -106,12 +106,12 @@ def play(
 
 
 def _task(scheduler: str, n: int, model: str) -> Task:
-    """With the time limits that tasks have by default."""
+    """A task with the default time limits."""
     task = World._task(scheduler, "c-1a", n, model)
     return task.model_copy(update={"timeouts": type(task.timeouts)()})
 
 
 def of_speeds(slowest: float, count: int, seconds: float = 3.0, steps: int = 10) -> list[Runs]:
-    """Honest devices from as fast as `seconds` a run to `slowest` times slower, evenly on a logarithmic scale."""
+    """Honest devices with run times from `seconds` to `slowest` times as long, evenly spaced on a logarithmic scale."""
     times = [seconds * slowest ** (n / max(1, count - 1)) for n in range(count)]
     return [Runs(seconds=(0.9 * each, 1.1 * each), steps=steps) for each in times]

@@ -1,6 +1,6 @@
-"""What must never happen, and what must happen in the end: each a function over a history, for the model and for real runs alike.
+"""What must never happen, and what must happen in the end. Each invariant is a function over a history, of the model or of real processes.
 
-check(history) -> [Breach]     empty: all of them hold
+check(history) -> [Breach]     empty: every invariant holds
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def check(history: History) -> list[Breach]:
 
 
 def sizes_are_bounded(history: History) -> Iterator[Breach]:
-    """Queues, tables and buffers keep to their limits."""
+    """Queues, tables and buffers stay within their limits."""
     for event in history.of(Kind.SIZE):
         if event.number is not None and event.cap is not None and event.number > event.cap:
             yield Breach("sizes_are_bounded", f"{event.word} of {event.who}: {event.number}", event.at)
 
 
 def no_secret_is_exposed(history: History) -> Iterator[Breach]:
-    """No key and no token stands in a log, an event or a record."""
+    """No key and no token appears in a log, an event or a record."""
     for name, text in history.texts.items():
         for secret in history.secrets:
             if secret and secret in text:
@@ -59,7 +59,7 @@ def everything_ends(history: History) -> Iterator[Breach]:
 
 
 def reservations_are_released(history: History) -> Iterator[Breach]:
-    """When all tasks have ended, no worker holds anything for them any more."""
+    """When all tasks have ended, no worker holds anything for them."""
     for event in history.of(Kind.RESERVED):
         if event.number:
             yield Breach("reservations_are_released", f"{event.worker} holds {event.number}", event.at)
@@ -80,11 +80,11 @@ def healed_workers_are_found(history: History) -> Iterator[Breach]:
 
 
 def cancelled_was_asked(history: History) -> Iterator[Breach]:
-    """No task is cancelled in the end that nobody wanted cancelled: whoever leads its campaign, restored or not, carries it on.
-    A sitting is cancelled with the one before.
+    """In the end no task is cancelled unless somebody asked for it: the leader of its campaign, restored or not, carries it on. A sitting
+    is cancelled together with the one before it.
     """
     asked = {event.task for event in history.of(Kind.CANCEL_ASKED)}
-    for task, before in history.sittings.items():  # in their order
+    for task, before in history.sittings.items():  # in the order of the sittings
         asked |= {task} if before in asked else set()
     for task, state in (history.final or {}).items():
         if state == "cancelled" and task not in asked:
@@ -92,7 +92,7 @@ def cancelled_was_asked(history: History) -> Iterator[Breach]:
 
 
 def views_agree(history: History) -> Iterator[Breach]:
-    """Everybody says the same of a task in the end."""
+    """In the end everybody reports the same state of a task."""
     values: dict[str, dict[str, str]] = defaultdict(dict)
     for event in history.of(Kind.VIEW):
         values[event.task][event.who] = event.word
@@ -102,7 +102,7 @@ def views_agree(history: History) -> Iterator[Breach]:
 
 
 def every_worker_serves_again(history: History) -> Iterator[Breach]:
-    """A task that is asked for when all faults are over, for one worker alone, is done there."""
+    """A task that is submitted for one worker alone, after all faults are over, is done there."""
     for task in history.afterwards:
         state = (history.final or {}).get(task)
         if state != "succeeded":
@@ -116,7 +116,7 @@ SAFETY: Final[tuple[Invariant, ...]] = (
     sizes_are_bounded,
     no_secret_is_exposed,
 )
-"""Hold at every moment."""
+"""Must hold at every moment."""
 LIVENESS: Final[tuple[Invariant, ...]] = (
     everything_ends,
     reservations_are_released,
@@ -125,4 +125,4 @@ LIVENESS: Final[tuple[Invariant, ...]] = (
     views_agree,
     every_worker_serves_again,
 )
-"""Hold once faults have stopped."""
+"""Must hold once faults have stopped."""

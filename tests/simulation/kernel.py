@@ -1,7 +1,7 @@
-"""Virtual time and processes that can be paused, slowed and killed: a few lines of what trio does, pure and quick.
+"""Virtual time and processes that can be paused, slowed and killed: a small part of trio, pure and quick.
 
-A process (`Process`) runs coroutines. They wait with `sleep` and `Flag.wait` only, measured on the process's own clock, which may be
-off and drift. What is due while it is paused is done when it goes on; what it had under way when it was killed never comes back.
+A process (`Process`) runs coroutines. They wait only with `sleep` and `Flag.wait`, measured on the process's own clock, which may be off
+and drift. Work that is due while the process is paused is done when it continues; work in progress when it is killed is lost.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from protocol.errors import LocalProtocolError
 
 MOST_AT_ONCE = 5_000
-"""Steps at one instant; more are a loop without an end."""
+"""Maximum number of steps at one instant; more indicate an endless loop."""
 Job = Coroutine[Any, Any, None]
 
 
 class Kernel:
-    """The only clock. What is due at the same instant is done in the order in which it was asked for."""
+    """The only clock. Calls that are due at the same instant run in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -26,17 +26,17 @@ class Kernel:
         self._asked = 0
 
     def at(self, when: float, do: Callable[[], None]) -> None:
-        """Do it then, not before now."""
+        """Call `do` at that time, or now if the time has passed."""
         self._asked += 1
         heapq.heappush(self._due, (max(self.now, when), self._asked, do))
 
     def after(self, seconds: float, do: Callable[[], None]) -> None:
-        """Do it so many seconds from now."""
+        """Call `do` in `seconds`."""
         self._asked += 1
         heapq.heappush(self._due, (self.now + seconds, self._asked, do))
 
     def run(self, until: float, done: Callable[[], bool]) -> None:
-        """Go on to that instant, or until it is done: that is asked once a second."""
+        """Run until that instant, or until `done` returns true, which is checked once a second."""
         look, steps, due = self.now, 0, self._due
         while due and due[0][0] <= until:
             when = due[0][0]
@@ -54,7 +54,7 @@ class Kernel:
 
 
 class Process:
-    """A machine's process: its clock, its life, and the coroutines that run in it."""
+    """A process of a machine: its clock, its life, and the coroutines that run in it."""
 
     def __init__(self, kernel: Kernel, name: str, *, offset: float = 0.0, rate: float = 1.0) -> None:
         self.kernel = kernel
@@ -64,7 +64,7 @@ class Process:
         self.alive = False
         self.paused_until = 0.0
         self.failed: Callable[[OSError], None] = lambda error: None
-        """Called when a disk did not take something: what a process does not survive."""
+        """Called when the disk refused a write, which a process does not survive."""
         self.tasks: dict[_Task, None] = {}
 
     def now(self) -> float:
@@ -72,41 +72,41 @@ class Process:
         return self.offset + self.rate * self.kernel.now
 
     def start(self) -> None:
-        """A new life."""
+        """Begin a new life."""
         self.alive = True
         self.paused_until = 0.0
 
     def kill(self) -> None:
-        """As by kill -9: nothing of it goes on."""
+        """Like kill -9: nothing of it continues."""
         self.alive = False
         tasks, self.tasks = self.tasks, {}
         for task in tasks:
             task.drop()
 
     def pause(self, seconds: float) -> None:
-        """As by SIGSTOP, with a SIGCONT so much later."""
+        """Like SIGSTOP, with a SIGCONT `seconds` later."""
         self.paused_until = max(self.paused_until, self.kernel.now + seconds)
 
     def spawn(self, job: Job) -> None:
-        """Run it beside the others, from this instant on."""
+        """Run a job beside the others, from this instant on."""
         task = _Task(self, job)
         self.tasks[task] = None
         self.resume(task, 0.0)
 
     def resume(self, task: _Task, seconds: float) -> None:
-        """Let it go on so many seconds (of real time) from now; later if the process is paused then."""
+        """Let a task continue `seconds` (of real time) from now, or later if the process is paused then."""
         self.kernel.after(seconds, task.wake)
 
     def ended(self, task: _Task) -> None:
         self.tasks.pop(task, None)
 
     def sleep(self, seconds: float) -> _Sleep:
-        """To be awaited: so long on its own clock."""
+        """An awaitable that waits `seconds` on the process's own clock."""
         return _Sleep(max(0.0, seconds) / self.rate)
 
 
 class _Task:
-    """A coroutine under way. Each wait has a number, so that what comes too late for it is nobody's."""
+    """A running coroutine. Each wait has a number, so that a wake-up that comes too late for its wait is ignored."""
 
     def __init__(self, process: Process, job: Job) -> None:
         self.process = process
@@ -114,7 +114,7 @@ class _Task:
         self._job = job
 
     def wake(self) -> None:
-        """Go on, once its process is not paused."""
+        """Continue once the process is not paused."""
         process = self.process
         if self not in process.tasks:
             return
@@ -149,14 +149,14 @@ class _Sleep:
 
 
 class Flag:
-    """An event: once set, for ever. Whoever waits goes on in its own process."""
+    """An event that stays set. Each waiter continues in its own process."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._then: dict[Callable[[], None], None] = {}
 
     def set(self) -> None:
-        """Let all go on who wait for it."""
+        """Wake all waiters."""
         if not self.is_set:
             self.is_set = True
             then, self._then = self._then, {}
@@ -164,15 +164,15 @@ class Flag:
                 do()
 
     def then(self, do: Callable[[], None]) -> None:
-        """Do it when it is set."""
+        """Call `do` when the flag is set."""
         self._then[do] = None
 
     def forget(self, do: Callable[[], None]) -> None:
-        """Do not, after all."""
+        """Do not call `do` any more."""
         self._then.pop(do, None)
 
     async def wait(self, process: Process, max_wait_s: float | None = None) -> bool:
-        """Whether it was set in time. `max_wait_s` on the process's own clock; None: for ever."""
+        """Wait for the flag; returns whether it was set in time. `max_wait_s` is on the process's own clock; None: no limit."""
         if not self.is_set:
             await _Wait(self, None if max_wait_s is None else max(0.0, max_wait_s) / process.rate)
         return self.is_set

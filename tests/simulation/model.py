@@ -1,11 +1,11 @@
-"""The model: two schedulers and three workers on virtual time, and whatever can go wrong with them, all drawn from one seed.
+"""The model: two schedulers and three workers on virtual time, with faults of every kind, all drawn from one seed.
 
-    run(seed) -> Outcome     the history of it, held against every invariant
+    run(seed) -> Outcome     its history, checked against every invariant
 
-The cores and the conversations are the real ones. Around them stand short shells that do what the services do (`sim_scheduler`,
-`sim_worker`), a store of dictionaries (`sim_store`) and a network of virtual links (`wire`). First everything is fair while campaigns come
-in, then faults come for a minute, then nothing more goes wrong, and everything has to end. At last each scheduler asks each worker once
-more.
+The cores and the conversations are the real ones. Around them are short shells that do what the services do (`sim_scheduler`,
+`sim_worker`), a store made of dictionaries (`sim_store`) and a network of virtual links (`wire`). A run starts without faults while
+campaigns are submitted. Then faults are injected for a minute. After that nothing more goes wrong, and every task has to end. Finally each
+scheduler submits one more task for each worker.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from tests.simulation.wire import Air
 
 UNIT: Final = "CPU (ONNX)"
 MAX_WAIT_S: Final = 900.0
-"""After them everything has to end in this time."""
+"""Once faults stop, everything has to end within this time."""
 LONGEST_RUN_S: Final = 40.0
 SLOWEST: Final = 0.9
-"""The rate of a clock."""
+"""The lowest rate of a process's clock."""
 AFTERWARDS_S: Final = (PRETEND_S + LONGEST_RUN_S) / SLOWEST + 1.0
-"""From the last end of a task, and the last pause, to the look at what is left. A run that its scheduler gave up while its worker stood
-still goes on to its own end, as nobody needs the device; so does one that was begun for a scheduler which heard just then that another
-carries the campaign on: it touches nothing any more."""
+"""From the last end of a task, and the last pause, to the final check of what is left. A run that its scheduler gave up while the worker
+was paused continues to its own end, because nobody needs the device. So does a run that began for a scheduler which had just heard that
+another scheduler leads the campaign: that scheduler touches nothing any more."""
 GIB: Final = 1024**3
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A known mistake, built in on purpose: the campaign of runs must find it."""
+    """A known mistake, built in on purpose. The simulation has to find it."""
 
     name: str = ""
     make_ledger: Callable[..., Ledger] = Ledger
@@ -69,27 +69,27 @@ class Mutant:
     switches: frozenset[str] = frozenset()
     """Mistakes in the shells."""
     faults: tuple[int, int] = (8, 16)
-    """From, to: how many come in a run."""
+    """Minimum and maximum number of faults in a run."""
     disasters: tuple[int, int] = (0, 0)
-    """The same of what is rare."""
+    """Minimum and maximum number of disasters, the rare faults."""
     only: frozenset[str] = frozenset()
-    """The faults and disasters that come, by the names of their methods; empty: all do."""
+    """Names of the fault and disaster methods that may be drawn; empty: all."""
     holders: float = 0.15
-    """Share of the workers that hold some of what they take, or all."""
+    """Share of the workers that never run some of the leases they grant, or all of them."""
     holds_on_s: float = 0.0
-    """They go on with it for so long when nothing else goes wrong any more."""
+    """For how many seconds these workers go on holding leases once no other fault is active."""
     shows: int = 0
-    """A seed at which it showed: where to look first."""
+    """A seed that reveals the mistake: where to look first."""
 
 
 FAITHFUL: Final = Mutant(faults=(0, 9), disasters=(0, 3))
 STORM: Final = Mutant(faults=(8, 16), disasters=(3, 6))
 WITH_STORE: Final = replace(FAITHFUL, store=RealStore)
-"""The same with the product's store beside the double."""
+"""`FAITHFUL` with the product's store beside the double."""
 
 
 def few_kinds(seed: int) -> Mutant:
-    """What goes wrong where only some kinds of fault come, and these often: the same twice in a row is rare among all kinds."""
+    """Faults of only a few kinds, each often: with all kinds, the same fault rarely happens twice in a row."""
     rng = random.Random(f"{seed} kinds")
     faults, disasters = (
         rng.sample([*FAULTS], rng.choice((1, 2, 3))),
@@ -100,29 +100,29 @@ def few_kinds(seed: int) -> Mutant:
 
 @dataclass
 class Outcome:
-    """What became of one run."""
+    """The outcome of one run."""
 
     seed: int
     history: History
     breaches: list[Breach]
     faults: Counter[str]
     seconds: float
-    """Of virtual time."""
+    """Virtual seconds that the run took."""
     wasted: int = 0
     """Runs that began and whose result was not recorded."""
     began: int = 0
     error: str = ""
-    """A rule of the core, the ledger or the store that was broken on the way."""
+    """The rule of the core, the ledger or the store that was broken during the run."""
 
 
 def peer_name(name: str) -> str:
-    """A peer id that is easy to read."""
+    """A readable peer id."""
     return name.rjust(32, "x")
 
 
 @dataclass
 class World(Disasters):
-    """One run under way."""
+    """A run in progress."""
 
     seed: int
     mutant: Mutant
@@ -132,22 +132,22 @@ class World(Disasters):
     schedulers: list[SimScheduler] = field(default_factory=list)
     workers: list[SimWorker] = field(default_factory=list)
     home: dict[str, SimScheduler] = field(default_factory=dict)
-    """Campaign → who has it now: who submitted it, or adopted it last."""
+    """Campaign → its present scheduler: the one that submitted it, or adopted it last."""
     principals: dict[str, str] = field(default_factory=dict)
-    """Peer → for whom it acts, where that is not itself."""
+    """Peer → the principal it acts for, where that is not itself."""
     permits: dict[tuple[str, str], CallPermission] = field(default_factory=dict)
-    """(worker, principal) → what it may do there."""
+    """(worker, principal) → its permission at that worker."""
     revoked: set[tuple[str, str]] = field(default_factory=set)
-    """(worker, peer)."""
+    """(worker, peer) pairs whose permission is revoked."""
     broken: set[str] = field(default_factory=set)
     """Tasks whose model fails wherever it runs."""
     gone: list[SimWorker] = field(default_factory=list)
-    """Those that never come back."""
+    """Workers that never come back."""
     gates_down: int = 0
     quiet: bool = False
-    """Nothing goes wrong any more."""
+    """Faults have stopped."""
     coming: int = 0
-    """Campaigns, all together."""
+    """Number of campaigns, over all schedulers."""
     _trusts: dict[str, Trust] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -177,7 +177,7 @@ class World(Disasters):
                 )
                 self.tell_permitted(worker.name, scheduler.name)
 
-    # -- who is there ---------------------------------------------------------------------------------------------------------
+    # -- participants ---------------------------------------------------------------------------------------------------------
 
     def _add_worker(self, n: int, broken: set[str]) -> None:
         rng, name = self.rng, peer_name(f"w{n + 1}")
@@ -188,7 +188,7 @@ class World(Disasters):
             crashes=rng.choice((0.0, 0.0, 0.1, 0.5)),
             lies=rng.random() < 0.05,
         )
-        holds = random.Random(f"{self.seed} {n}")  # a source of its own: what else is drawn stays the same
+        holds = random.Random(f"{self.seed} {n}")  # a separate source, so that all other draws stay the same
         if holds.random() < self.mutant.holders:
             runs.holds, runs.pretends = holds.choice((0.3, 1.0)), holds.random() < 0.4
         worker = SimWorker(
@@ -231,11 +231,11 @@ class World(Disasters):
         return left
 
     def given(self, name: str) -> tuple[Kernel, Air, str, random.Random, Callable[..., None]]:
-        """What every scheduler is made with."""
+        """The positional arguments of every scheduler."""
         return self.kernel, self.air, name, random.Random(self.rng.random()), self.tell
 
     def named(self, name: str) -> dict[str, Any]:
-        """The rest of it."""
+        """The keyword arguments of every scheduler."""
         return {
             "store": self.mutant.store(name, self.tell, self._wall),
             "adverts": self._adverts,
@@ -247,11 +247,11 @@ class World(Disasters):
         }
 
     def _wall(self) -> float:
-        """Of schedulers, whose wall clocks are right. In seconds since 1970."""
+        """The wall clock of schedulers, in seconds since 1970. It is always right."""
         return BEGAN_AT + self.kernel.now
 
     def trust_of(self, worker: str) -> Trust:
-        """In every third run some workers are strangers to all schedulers."""
+        """The trust in a worker. In every third run some workers are strangers to all schedulers."""
         if self.seed % 3:
             return OWN
         if worker not in self._trusts:
@@ -260,7 +260,7 @@ class World(Disasters):
         return self._trusts[worker]
 
     def _tasks(self, scheduler: str, campaign: str, count: int) -> list[Task]:
-        """Some of them are replicas of one, on as many devices."""
+        """The tasks of a campaign. Some of them are replicas of one task, on as many devices."""
         rng = self.rng
         twins = min(count, rng.randint(2, len(self.workers))) if len(self.workers) > 1 < count else 0
         twins = twins if rng.random() < 0.3 else 0
@@ -308,7 +308,9 @@ class World(Disasters):
         self.home[campaign] = scheduler
 
     def _adverts(self) -> list[Advert]:
-        """The index; empty without a gate. It also has some that have just gone, and not yet some that have just come."""
+        """What the index answers; empty while no gate is up. It still lists some workers that just left, and not yet some that just
+        came.
+        """
         if self.gates_down:
             return []
         return [
@@ -331,27 +333,27 @@ class World(Disasters):
         )
 
     def permit(self, worker: str, peer: str) -> CallPermission | None:
-        """What a peer may do at a worker now: nothing, once that was taken from it or from whom it acts for."""
+        """What a peer may do at a worker now; None once its permission, or that of its principal, is revoked."""
         principal = self.principals.get(peer, peer)
         if self.revoked & {(worker, peer), (worker, principal)}:
             return None
         return self.permits[worker, principal]
 
     def tell_permitted(self, worker: str, peer: str) -> None:
-        """For the history."""
+        """Tell the history what a peer may do."""
         self.tell(Kind.PERMITTED, worker=worker, peer=peer, word="*")
 
     def _all(self) -> list[SimWorker | SimScheduler]:
         return [*self.workers, *self.schedulers]
 
     def tell(self, kind: Kind, **what: object) -> None:
-        """For the history."""
+        """Add an event to the history."""
         self.history.events.append(Event(self.kernel.now, kind, **what))  # type: ignore[arg-type]
 
-    # -- from beginning to end ------------------------------------------------------------------------------------------------
+    # -- the run --------------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """All of it."""
+        """The whole run."""
         self.begin()
         self.plan_faults()
         self.plan_disasters()
@@ -359,14 +361,14 @@ class World(Disasters):
         self.wind_down()
 
     def begin(self) -> None:
-        """Everybody comes up within two seconds."""
+        """Start every process within the first two seconds."""
         for worker in self.workers:
             self.kernel.at(self.rng.uniform(0.0, 2.0), partial(self._start_worker, worker))
         for scheduler in self.schedulers:
             self.kernel.at(self.rng.uniform(0.0, 2.0), partial(self._start_scheduler, scheduler))
 
     def wind_down(self) -> None:
-        """Nothing goes wrong any more, and everything has to end."""
+        """Stop all faults and wait until everything ends."""
         self._calm()
         self.kernel.run(self.kernel.now + MAX_WAIT_S, self._over)
         if self._over():
@@ -382,7 +384,7 @@ class World(Disasters):
         self._look()
 
     def _submit_afterwards(self) -> None:
-        """From each scheduler that was there from the beginning, a task for each worker alone."""
+        """Submit, from each of the two original schedulers, one task for each worker alone."""
         for scheduler in self.schedulers[:2]:
             name = scheduler.name
             campaign, tasks = f"c-{name[-1]}z", []
@@ -403,7 +405,7 @@ class World(Disasters):
         )
 
     def _look(self) -> None:
-        """What is left, and how everybody says that it stands."""
+        """Record what is left, and every participant's view of the tasks."""
         history, tell = self.history, self.tell
         history.final, stored = {}, set()
         for scheduler in self.schedulers:
@@ -412,7 +414,7 @@ class World(Disasters):
             stored |= {one.sha256 for one in store.attempts.values() if one.sha256}
             for row in store.tasks.values():
                 if self.leader(row.campaign) is not scheduler:
-                    continue  # it is somebody else's now: only that one says how it stands
+                    continue  # the campaign has another leader now, and only the leader's view counts
                 history.final[row.id] = str(row.state)
                 tell(Kind.VIEW, who=store.owner, task=row.id, word=str(row.state))
                 entry = scheduler.core.state.tasks.get(row.id)
@@ -421,8 +423,8 @@ class World(Disasters):
         history.stored = frozenset(stored)
 
     def _forgotten(self) -> bool:
-        """Whether a run waits for inputs from a scheduler that does not lead its campaign, or does not know of it: it began anew since, or
-        the link broke while it cancelled what it found when it adopted. Such a run yields to anybody, and ends with its grace.
+        """Whether a run waits for inputs from a scheduler that does not lead its campaign, or does not know the run: it restarted since, or
+        the link broke while it cancelled runs that it found when it adopted. Such a run yields to any other, and ends with its grace.
         """
         for worker in self.workers:
             for place in worker.awaiting_reveal() if worker.process.alive else ():
@@ -438,7 +440,7 @@ class World(Disasters):
                 self.tell(Kind.RESERVED, worker=worker.name, number=worker.held())
 
     def close(self) -> None:
-        """Let go of what is under way."""
+        """Stop every process and close every store."""
         for one in self._all():
             one.process.kill()
         for scheduler in self.schedulers:

@@ -1,6 +1,6 @@
-"""Known mistakes, built in on purpose. The campaign of runs is worth something if it finds every one of them.
+"""Known mistakes, built in on purpose. The simulation is worth something only if it finds every one of them.
 
-Each is a subclass or a switch that is handed to the model; nothing is patched.
+Each mistake is a subclass or a switch that the model receives; nothing is patched.
 """
 
 from __future__ import annotations

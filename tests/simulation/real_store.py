@@ -1,7 +1,7 @@
-"""The product's store beside the double: every write goes to both, and both have to answer the same and hold the same.
+"""The product's store beside the double: every write goes to both, and both have to answer alike and hold the same data.
 
-The double tells the history what happened; a restart takes up what the real one says. SQLite, in memory while a process lives; a copy of it
-is what a restart, a backup and a copy of a home begin with.
+The double tells the history what happened; a restart restores from the real store. It is SQLite, in memory while a process lives; a
+restart, a backup and a copy of a home each begin with a copy of it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ BOTH: Final = (
     "set_progress",
     "set_positions",
 )
-"""Methods of attempts that both carry out."""
+"""Methods of attempts that both stores run."""
 COLUMNS: Final = ("state", "attempt", "tries", "worker", "lease", "fence", "preempted")
 
 
 class RealStore(SimStore):
-    """As `SimStore`, with `scheduler.store.store.Store` beside it."""
+    """`SimStore` with `scheduler.store.store.Store` beside it."""
 
     def __init__(self, owner: str, tell: Tell, wall: Callable[[], float]) -> None:
         super().__init__(owner, tell, wall)
@@ -52,7 +52,7 @@ class RealStore(SimStore):
         self._open_real(None)
 
     def _open_real(self, source: Path | None) -> None:
-        """A new file, with what that one has."""
+        """Open a new file, with the content of `source`."""
         self._files += 1
         self.path = Path(self._folder.name) / f"{self._files}.db"
         if source is not None:
@@ -60,18 +60,18 @@ class RealStore(SimStore):
         self.real = Store(self.path, wall=self.wall)
 
     def _copy(self) -> Path:
-        """Of what is on disk: another opening of the file does not see what was gathered."""
+        """Copy what is on disk. Another connection to the file does not see uncommitted changes."""
         target = Path(self._folder.name) / f"image-{self._files}-{self._images}.db"
         with closing(Store(self.path, wall=self.wall)) as on_disk:
             on_disk.copy_to(target)
         return target
 
     def close(self) -> None:
-        """The run is over."""
+        """Close the store at the end of the run."""
         self.real.close()
         self._folder.cleanup()
 
-    # -- the same as the double ---------------------------------------------------------------------------------------------------------
+    # -- like the double ----------------------------------------------------------------------------------------------------------------
 
     def create(self, folder: SimCampaign, tasks: Sequence[Task]) -> None:
         self.commit()
@@ -96,7 +96,7 @@ class RealStore(SimStore):
             self.real.campaigns.request_cancel(task)
 
     def crashed(self) -> None:
-        """What the next process opens is the file as it is now."""
+        """The next process opens the file as it is now."""
         super().crashed()
         self._touched = {}
         self.real.write_through()
@@ -155,7 +155,7 @@ class RealStore(SimStore):
     def _both(self, name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
         def both(*args: Any, **named: Any) -> Any:
             if name == "known_result":
-                self.commit()  # the real one does so before it reads
+                self.commit()  # the real store commits before it reads
             self._open()
             answer = ours(*args, **named)
             theirs = getattr(self.real.attempts, name)(*args, **named)
@@ -169,7 +169,7 @@ class RealStore(SimStore):
         return both
 
     def _committed(self, write: Callable[..., None]) -> Callable[..., None]:
-        """The same with what was gathered before it, as the real one does it."""
+        """`write`, with pending changes committed first, as in the real store."""
 
         def committed(*args: Any, **named: Any) -> None:
             self.commit()
@@ -191,7 +191,7 @@ class RealStore(SimStore):
         self.compare(touched)
 
     def compare(self, tasks: Iterable[str]) -> None:
-        """Raises `LocalProtocolError` where the two do not hold the same of these tasks."""
+        """Raises `LocalProtocolError` where the two stores differ in these tasks."""
         for task in tasks:
             ours, theirs = self.tasks.get(task), self.real.tasks.get(task)
             if ours is None or theirs is None:

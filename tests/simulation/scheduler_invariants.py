@@ -1,4 +1,4 @@
-"""What a scheduler writes and decides, held against a history."""
+"""Invariants over what a scheduler writes and decides."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tests.simulation.history import FINAL, Breach, Event, FenceKey, History, In
 from tests.simulation.sittings import sittings_are_apart
 
 EXCUSED_S: Final = 30.0
-"""Trouble with a worker or an adopter so long before the adoption may still be felt after it."""
+"""Trouble with a worker or an adopter may still have effects for this long, at an adoption."""
 UNSTORED_S: Final = 1.2
-"""A start is stored with the next beat."""
+"""Within this time a start is stored, with the next beat."""
 DEADLINE_S: Final = 8.5
-"""Sooner than this after it was granted no run is past its deadline, however fast its scheduler's clock runs."""
+"""No run is past its deadline sooner than this after its grant, however fast its scheduler's clock runs."""
 FIRST_WORD_S: Final = 5.1
-"""Likewise of a run of which its scheduler has heard nothing."""
+"""The same for a run that its scheduler has heard nothing of."""
 ROUNDED_S: Final = 0.001
-"""When something was decided is told in milliseconds."""
+"""Decision times are reported in milliseconds."""
 
 
 def one_record(history: History) -> Iterator[Breach]:
@@ -39,7 +39,7 @@ def one_record(history: History) -> Iterator[Breach]:
 
 
 def no_stale_record(history: History) -> Iterator[Breach]:
-    """A record is taken only from the worker, attempt and fence that its scheduler has open at that moment."""
+    """A scheduler takes a record only from the worker, attempt and fence that it has open at that moment."""
     open_: dict[tuple[str, str, int], str] = {}
     granted: dict[tuple[str, str, int], set[tuple[int, int] | None]] = defaultdict(set)
     for event in history.of(
@@ -70,10 +70,10 @@ def no_stale_record(history: History) -> Iterator[Breach]:
 
 
 def one_start(history: History) -> Iterator[Breach]:
-    """A scheduler wants at most one attempt of a task to run at a time; and beside one that is past its deadline a second.
+    """A scheduler wants at most one attempt of a task to run at a time, and a second one beside a run that is past its deadline.
 
-    Excused: a start that was said just before the scheduler was killed, or before the moment to which it is put back, which its disk does
-    not have. The next process may ask elsewhere while that worker is out of sight. A grant is on disk at once.
+    Excused: a start that was sent just before the scheduler was killed, or before the moment to which it is set back, and that is not on
+    its disk. The next process may ask elsewhere while that worker is out of reach. A grant is on disk at once.
     """
     expected: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     beside: set[tuple[str, str]] = set()
@@ -101,7 +101,7 @@ def one_start(history: History) -> Iterator[Breach]:
             case Kind.ENDED:
                 runs.clear()
             case Kind.WANTED:
-                on_disk = event.number is None  # not said, but written
+                on_disk = event.number is None  # not sent, but stored
                 runs[event.attempt] = min(runs.get(event.attempt, event.at), -1e9 if on_disk else event.at)
                 second = (event.who, event.task) in beside
                 if event.number and not second:
@@ -114,13 +114,13 @@ def one_start(history: History) -> Iterator[Breach]:
 
 
 def deadlines_pass_first(history: History) -> Iterator[Breach]:
-    """No run gets a hedge beside it before its scheduler could know that it takes too long."""
+    """No run gets a hedge beside it before its scheduler could know that the run takes too long."""
     wanted: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     reported: dict[tuple[str, str, int], float] = {}
     for event in history.of(
         Kind.UP, Kind.COMMITTED, Kind.WANTED, Kind.REPORTED, Kind.ATTEMPT_ENDED, Kind.RECORDED
     ):
-        if event.kind is Kind.UP:  # it knows nothing of what its earlier lives heard
+        if event.kind is Kind.UP:  # a new process knows nothing of what earlier ones heard
             reported = {key: at for key, at in reported.items() if key[0] != event.worker}
             continue
         runs = wanted[event.who, event.task]
@@ -146,14 +146,14 @@ def deadlines_pass_first(history: History) -> Iterator[Breach]:
 
 
 def what_is_held_is_hedged(history: History) -> Iterator[Breach]:
-    """No worker keeps a task past what its scheduler grants any run, while another one that fits has nothing to do."""
+    """No worker keeps a task longer than its scheduler allows any run, while another suitable worker is idle."""
     for event in history.of(Kind.HELD):
         what = f"{event.task} is at {event.worker} for {event.number} s, and nobody else was asked"
         yield Breach("what_is_held_is_hedged", what, event.at)
 
 
 def terminal_is_final(history: History) -> Iterator[Breach]:
-    """Nothing happens to a task that has ended."""
+    """Nothing happens to a task after its end."""
     ended: dict[tuple[str, str], str] = {}
     for event in history.of(Kind.ENDED, Kind.COMMITTED, Kind.WANTED, Kind.RECORDED, Kind.VIEW):
         before = ended.get((event.who, event.task))
@@ -166,7 +166,7 @@ def terminal_is_final(history: History) -> Iterator[Breach]:
 
 
 def attempts_are_bounded(history: History) -> Iterator[Breach]:
-    """A task is not tried oftener than its campaign allows."""
+    """A task is not tried more often than its campaign allows."""
     tries: dict[tuple[str, str], int] = defaultdict(int)
     for event in history.of(Kind.ATTEMPT_ENDED, Kind.RECORDED):
         counts = event.word == "lost" if event.kind is Kind.ATTEMPT_ENDED else bool(event.number)
@@ -180,7 +180,7 @@ def attempts_are_bounded(history: History) -> Iterator[Breach]:
 
 
 def attempts_go_elsewhere(history: History) -> Iterator[Breach]:
-    """Another attempt goes to another worker while there is one."""
+    """The next attempt goes to another worker while there is one."""
     tried: dict[tuple[str, str], set[str]] = defaultdict(set)
     at: dict[tuple[str, str, int], str] = {}
     for event in history.of(Kind.COMMITTED, Kind.ATTEMPT_ENDED, Kind.RECORDED):
@@ -195,7 +195,7 @@ def attempts_go_elsewhere(history: History) -> Iterator[Breach]:
 
 
 def accepted_is_durable(history: History) -> Iterator[Breach]:
-    """A campaign that was accepted is there at the end, with all its tasks."""
+    """An accepted campaign is there at the end, with all its tasks."""
     if history.final is None:
         return
     for event in history.of(Kind.ACCEPTED):
@@ -205,7 +205,7 @@ def accepted_is_durable(history: History) -> Iterator[Breach]:
 
 
 def acknowledged_is_durable(history: History) -> Iterator[Breach]:
-    """A result whose worker got an acknowledgement is in a store."""
+    """A result whose worker received an acknowledgement is in a store."""
     if history.stored is None:
         return
     for event in history.of(Kind.ACKNOWLEDGED):
@@ -216,13 +216,13 @@ def acknowledged_is_durable(history: History) -> Iterator[Breach]:
 
 
 def chains_are_whole(history: History) -> Iterator[Breach]:
-    """The chain of events in a store has no gap and no change."""
+    """The chain of events in a store has no gap and no alteration."""
     for words in history.broken_chains:
         yield Breach("chains_are_whole", words)
 
 
 def intents_come_first(history: History) -> Iterator[Breach]:
-    """No worker takes an attempt before the intent is in its scheduler's store: whatever crashes then, no number is used twice."""
+    """No worker takes an attempt before its intent is in the scheduler's store. So no crash makes a scheduler use a number twice."""
     stored: set[tuple[str, int, str]] = set()
     for event in history.of(Kind.COMMITTED, Kind.TAKEN, Kind.QUEUED):
         name = (event.task, event.attempt, event.worker)
@@ -234,7 +234,7 @@ def intents_come_first(history: History) -> Iterator[Breach]:
 
 
 def preempted_at_most_twice(history: History) -> Iterator[Breach]:
-    """A task gives way to others twice at most."""
+    """A task is preempted at most twice."""
     times: dict[tuple[str, str], int] = defaultdict(int)
     for event in history.of(Kind.ATTEMPT_ENDED):
         if event.word == "preempted":
@@ -244,8 +244,8 @@ def preempted_at_most_twice(history: History) -> Iterator[Breach]:
 
 
 def a_run_has_one_record(history: History) -> Iterator[Breach]:
-    """Whoever takes the result of a run has the same one: the old scheduler, and who adopts after it. A worker that is put back counts its
-    lives from there again, and may give the names of a run twice; what it had stored since then may be on its way still.
+    """All schedulers that take the result of a run take the same one: the former leader and each adopter. A worker that is set back counts
+    its lives from there again, and may use the name of a run twice; records that it stored since then may still be on their way.
     """
     known: dict[tuple[str, FenceKey | None, str, int], Event] = {}
     stored: set[tuple[str, str]] = set()
@@ -271,13 +271,13 @@ def a_run_has_one_record(history: History) -> Iterator[Breach]:
 
 
 def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
-    """Who adopts takes the run that a worker reported, or its result; another attempt comes only after that one failed.
+    """An adopter takes over the run that a worker reported, or its result. Another attempt comes only after that run failed.
 
-    Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before); a run that no renewal was
-    heard of since a message between the two came late, so that it counted as lost in the end; a run that its worker was ordered to stop,
-    also between its report and the adoption, and what a user of the former leader cancelled; and a run that a later adopter, or a copy of
-    the adopter's home, has too, or whose result another adopter took that leads the campaign at that worker: it belongs to that one, and
-    what the others may do is a matter of `the_old_one_has_no_say`.
+    Excused: trouble with that worker, with the adopter or with the links since then (and shortly before); a run whose renewals were not
+    heard since a message between the two was delayed, so that it counted as lost in the end; a run that its worker was ordered to stop,
+    also between its report and the adoption; a run that a user of the former leader cancelled; and a run that a later adopter, or a copy of
+    the adopter's home, has too, or whose result another adopter took that leads the campaign at that worker. Such a run belongs to that
+    other scheduler, and what the rest may do is a matter of `the_old_one_has_no_say`.
     """
     by_key: dict[tuple[str, str], Event] = {}
     stopped: set[tuple[str, str]] = set()
@@ -313,7 +313,7 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
                 pass
             case Kind.TROUBLE if event.peer:  # between these two only
                 trouble[event.worker + event.peer] = event.at
-            case Kind.TROUBLE | Kind.DIED | Kind.PAUSED:  # who stood still goes on with what it saw before
+            case Kind.TROUBLE | Kind.DIED | Kind.PAUSED:  # a paused process continues from what it saw before
                 trouble[event.worker] = event.at
             case Kind.STOP_ORDERED | Kind.CANCEL_RECEIVED:  # the latter of a run whose result no disk took
                 stopped.add((event.worker, event.lease))
@@ -322,7 +322,7 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
                 cancelled.add(event.task)
                 by_key = {key: outcome for key, outcome in by_key.items() if key[1] != event.task}
             case Kind.FOUND if event.word == "running" and (event.worker, event.lease) in stopped:
-                pass  # it looked before
+                pass  # the adopter looked before
             case Kind.FOUND if event.task in cancelled and event.word == "over":
                 pass  # the former leader may take its result before the adoption, which leaves none
             case Kind.FOUND if event.word != "queued":
@@ -334,9 +334,9 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
             case Kind.RECORDED:
                 by_key.pop(name, None)
             case Kind.COMMITTED if event.word == "beside":
-                by_key.pop(name, None)  # it takes too long
+                by_key.pop(name, None)  # the run takes too long
             case Kind.COMMITTED if event.number is None and event.word != "beside" and name not in by_key:
-                by_key = {  # it is in a copy of this home: that one may lead it
+                by_key = {  # a copy of this home has it too and may lead it
                     key: outcome
                     for key, outcome in by_key.items()
                     if (key[1], outcome.attempt) != (event.task, event.attempt)
@@ -365,7 +365,7 @@ def replicas_are_apart(history: History) -> Iterator[Breach]:
         name = (event.who, event.task, event.attempt)
         match event.kind:
             case Kind.COMMITTED if event.number is None:
-                pass  # found there by who adopts
+                pass  # found there by the adopter
             case Kind.COMMITTED:
                 tickets[name] = event.worker
                 others = [
@@ -388,7 +388,9 @@ def replicas_are_apart(history: History) -> Iterator[Breach]:
 
 
 def who_was_superseded_stops(history: History) -> Iterator[Breach]:
-    """Who was shown the proof that another scheduler leads a campaign asks nobody about it any more, and fails no task of it."""
+    """A scheduler that was shown the proof that another one leads a campaign asks nobody about that campaign any more, and fails none of
+    its tasks.
+    """
     over: set[tuple[str, str]] = set()
     for event in history.of(Kind.STEPPED_DOWN, Kind.FOUND, Kind.DIED, Kind.COMMITTED, Kind.ENDED):
         campaign = event.campaign or history.tasks.get(event.task, "")
@@ -405,7 +407,7 @@ def who_was_superseded_stops(history: History) -> Iterator[Breach]:
 
 
 def silence_is_noticed(history: History) -> Iterator[Breach]:
-    """What a worker holds counts as lost once the worker was silent for a lease's time."""
+    """What a worker holds counts as lost once the worker was silent for the time of a lease."""
     for event in history.of(Kind.SILENT):
         what = f"{event.who} counts on {event.worker}, which it has not heard for {event.number} s"
         yield Breach("silence_is_noticed", what, event.at)
@@ -424,7 +426,7 @@ LASTING: Final[tuple[Invariant, ...]] = (
     sittings_are_apart,
     deadlines_pass_first,
 )
-"""About what a scheduler has on disk: what was undone there, because it was put back to an earlier moment, does not count."""
+"""Invariants over a scheduler's disk: they ignore what was undone there because the disk was set back to an earlier moment."""
 SAFETY: Final[tuple[Invariant, ...]] = (
     one_record,
     no_stale_record,
@@ -446,4 +448,4 @@ SAFETY: Final[tuple[Invariant, ...]] = (
     deadlines_pass_first,
     what_is_held_is_hedged,
 )
-"""Hold at every moment."""
+"""Must hold at every moment."""

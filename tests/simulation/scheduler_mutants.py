@@ -55,7 +55,7 @@ class EndlessRetries(Failures):
 
 
 class RetriesForEver(SchedulerCore):
-    """Another attempt is always worth it."""
+    """Always makes another attempt."""
 
     failures_type = EndlessRetries
 
@@ -68,7 +68,7 @@ class SameWorkers(Allocator):
 
 
 class GoesBack(SchedulerCore):
-    """A task goes back to where it failed, whoever else there is."""
+    """Sends a task back to the worker where it failed, even if other workers are free."""
 
     allocator_type = SameWorkers
 
@@ -79,7 +79,7 @@ class EitherTicket(Reconciler):
 
 
 class StartsTwice(SchedulerCore):
-    """Both leases of a hedged task are started."""
+    """Starts both leases of a hedged task."""
 
     reconciler_type = EitherTicket
 
@@ -91,7 +91,7 @@ class SkippedIsStopped(Reconciler):
 
 
 class TakesASkipForAStop(SchedulerCore):
-    """A request to start that comes late or twice says that nothing runs."""
+    """Takes a late or repeated request to start, which it skips, for a confirmed stop."""
 
     reconciler_type = SkippedIsStopped
 
@@ -104,7 +104,7 @@ class NothingLost(Failures):
 
 
 class ForgetsTheLost(SchedulerCore):
-    """What a silent worker had is waited for."""
+    """Waits for the tasks of a silent worker."""
 
     failures_type = NothingLost
 
@@ -115,13 +115,13 @@ class NothingMissed(Reconciler):
 
 
 class ForgetsSettled(SchedulerCore):
-    """Who adopts does not ask for the results that another one took."""
+    """Adopts without asking for the results that another scheduler took."""
 
     reconciler_type = NothingMissed
 
 
 class ForgetsSiblings(SchedulerCore):
-    """Replicas go wherever there is space."""
+    """Places replicas wherever there is space."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -141,7 +141,7 @@ class BlamingHedging(Hedging):
 
 
 class CountsTheOvertaken(SchedulerCore):
-    """That another attempt was sooner costs the task a try."""
+    """Counts a try although the attempt was only overtaken."""
 
     hedging_type = BlamingHedging
 
@@ -153,7 +153,7 @@ class LenientHedging(Hedging):
 
 
 class NeverStopsTheOvertaken(SchedulerCore):
-    """The one of two that lost goes on running."""
+    """Lets the losing attempt of two run on."""
 
     hedging_type = LenientHedging
 
@@ -165,7 +165,7 @@ class PatientState(State):
 
 
 class ExtendsForEver(SchedulerCore):
-    """Whoever reports one step after the other keeps the task."""
+    """Lets a worker keep a task as long as it reports one step after the other."""
 
     state_type = PatientState
 
@@ -176,7 +176,7 @@ class NoDeadlines(Deadlines):
 
 
 class NeverHedgesRuns(SchedulerCore):
-    """A run is waited for until its limits have passed."""
+    """Waits for a run until its limits have passed."""
 
     deadlines_type = NoDeadlines
 
@@ -187,7 +187,7 @@ class HastyState(State):
 
 
 class HedgesAtOnce(SchedulerCore):
-    """Any run that takes longer than a moment is hedged."""
+    """Hedges any run that takes longer than a moment."""
 
     state_type = HastyState
 
@@ -197,12 +197,12 @@ class Crowding(Deadlines):
         current, asked = entry.current, any(attempt.lease is None for attempt in entry.attempts())
         if current is None or entry.stopping or asked or now < self._state.deadline(entry, current):
             return False
-        entry.hedge = None  # and nobody has it stopped
+        entry.hedge = None  # and nobody has the hedge stopped
         return True
 
 
 class ForgetsTheHedge(SchedulerCore):
-    """A third worker is asked while two run it."""
+    """Asks a third worker while two run the task."""
 
     deadlines_type = Crowding
 
@@ -244,7 +244,7 @@ class AcceptsEarly(SchedulerConversation):
 
 
 class AnyFenceIsCurrent(SchedulerConversation):
-    """Looks at the attempt of a result, and not at its fence or at whether the task has ended."""
+    """Checks the attempt of a result, but neither its fence nor whether the task has ended."""
 
     @staticmethod
     def is_current(entry: TaskEntry, peer: str, result: Result) -> bool:
@@ -252,7 +252,7 @@ class AnyFenceIsCurrent(SchedulerConversation):
 
 
 class AnyAttemptCounts(SchedulerConversation):
-    """Stores the result of an attempt that was overtaken too."""
+    """Also stores the result of an overtaken attempt."""
 
     def answer_old(self, peer: str, result: Result) -> Message:
         receipt = self._store.attempts.record_result(
@@ -279,7 +279,7 @@ class NeverReconcilesLinks(WorkerLinks):
 
 
 class NeverReconciles(SchedulerConversation):
-    """A link that came up again is renewed, and nobody is asked what it holds."""
+    """Renews over a link that came up again, without asking the worker what it holds."""
 
     links_type = NeverReconcilesLinks
 
@@ -290,7 +290,7 @@ class UnadoptedLinks(WorkerLinks):
 
 
 class RenewsUnadopted(SchedulerConversation):
-    """Renews what another machine may have led, over a link that was there before, without adopting it."""
+    """Renews a campaign that another machine may have led, over an older link, without adopting it."""
 
     links_type = UnadoptedLinks
 
@@ -303,7 +303,7 @@ class PatientLinks(WorkerLinks):
 
 
 class NeverGivesUp(SchedulerConversation):
-    """A silent worker is waited for."""
+    """Waits for a silent worker."""
 
     links_type = PatientLinks
 
@@ -319,7 +319,7 @@ class NewKeys(WorkerLinks):
 
 
 class AsksUnderNewKeys(SchedulerConversation):
-    """A commit without an answer is sent again under another key."""
+    """Repeats an unanswered commit under another key."""
 
     links_type = NewKeys
 
@@ -339,7 +339,7 @@ class OwingCore(SchedulerCore):
 
 
 class StartsFirst(SchedulerConversation):
-    """Says Start, and stores a moment later that the other lease is over."""
+    """Sends Start, and stores a moment later that the other lease is over."""
 
     async def _ready(self, peer: str, message: Ready) -> Message:
         reply = await super()._ready(peer, message)
@@ -373,7 +373,7 @@ class HearingLinks(WorkerLinks):
 
 
 class HearsTheSilent(SchedulerConversation):
-    """A worker that does not answer counts as heard."""
+    """Counts a worker that does not answer as heard."""
 
     links_type = HearingLinks
 
@@ -387,7 +387,7 @@ class HastyLinks(WorkerLinks):
 
 
 class ConfirmsStops(SchedulerConversation):
-    """What a worker was asked to stop counts as stopped, answered or not."""
+    """Counts a stop as confirmed once it was asked for, answered or not."""
 
     links_type = HastyLinks
 
@@ -398,7 +398,7 @@ class HopefulWorkers(Workers):
 
 
 class ForgetsFailedProbes(SchedulerCore):
-    """A probe that fails is waited for."""
+    """Waits for a probe that has failed."""
 
     workers_type = HopefulWorkers
 
@@ -415,7 +415,7 @@ class Resignation(SimClaims):
 
 
 class LeavesItsFormerSelfInCharge(SchedulerConversation):
-    """After it was restored it takes its own higher epochs for an adopter's."""
+    """After a restore, takes its own higher epochs for an adopter's."""
 
     def __init__(
         self, core: SchedulerCore, shell: Any, store: Any, source: Any, claims: Any, *rest: Any, **named: Any
@@ -448,7 +448,7 @@ class DisbelievesProofs(SchedulerConversation):
 
 
 class AcceptsOld(SchedulerConversation):
-    """Accepts a result that is not of the current attempt, stored or not."""
+    """Accepts a result of an attempt that is not current, stored or not."""
 
     def answer_old(self, peer: str, result: Result) -> Message:
         return Accepted()
@@ -458,14 +458,14 @@ class AcceptsOld(SchedulerConversation):
 
 
 class AnyFence(SimStore):
-    """Takes a record of the current attempt's task under whatever fence."""
+    """Accepts a record of the current attempt under any fence."""
 
     def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
         return not final(TASK, row.state) and row.state is not TaskState.PENDING
 
 
 class TakesAgain(SimStore):
-    """Does not look whether the task has ended."""
+    """Does not check whether the task has ended."""
 
     def record_result(self, *, task: str, **rest: Any) -> ResultReceipt:
         row = self.tasks[task]
@@ -478,7 +478,7 @@ class TakesAgain(SimStore):
 
 
 class NoFlush(SimStore):
-    """What was written last is gone after a crash."""
+    """Loses the last writes in a crash."""
 
     def crashed(self) -> None:
         for one in reversed(self.attempts.values()):
@@ -490,7 +490,7 @@ class NoFlush(SimStore):
 
 
 class RecordsBoth(SimStore):
-    """Takes the result of each attempt that was granted, whichever is the current one."""
+    """Stores the result of every granted attempt, current or not."""
 
     def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
         known = self.attempts[row.id, attempt]
@@ -504,7 +504,7 @@ class RecordsBoth(SimStore):
 
 
 class AcceptsInMemory(SimStore):
-    """A campaign is on disk only once it is taken up."""
+    """Puts a campaign on disk only when it is taken up."""
 
     def crashed(self) -> None:
         for folder in [folder for folder in self.campaigns.values() if not folder.epoch]:
@@ -513,7 +513,7 @@ class AcceptsInMemory(SimStore):
                 del self.tasks[task]
 
 
-# -- what is witnessed -----------------------------------------------------------------------------------------------------------
+# -- witnessed runs --------------------------------------------------------------------------------------------------------------
 
 
 class RevealsAnew(WitnessBook):
@@ -540,6 +540,6 @@ class CountsFromTheRestart(WitnessBook):
 
 
 class WitnessesWhatItDidNotSee(SchedulerConversation):
-    """Takes what happened before a restart for witnessed."""
+    """Takes events from before a restart for witnessed."""
 
     witness_type = CountsFromTheRestart

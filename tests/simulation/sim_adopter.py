@@ -1,8 +1,8 @@
-"""Adoption in the model: another machine carries a campaign on, while who had it lives, stands still, or is dead and comes back.
+"""Adoption in the model: another machine adopts a campaign while its former scheduler lives, is paused, or is dead and comes back.
 
-Mirrored of `scheduler.adoption` and `scheduler.store.campaigns`: looks at all workers until nobody new answers, the places of
-the tasks (the real `Recovery`), the leap of the epochs, the store as if this machine had always had it; then the ordinary start.
-The adopter has a copy of the owner's key, and so the same peer id, or a token of the owner's and a peer id of its own.
+Mirrors `scheduler.adoption` and `scheduler.store.campaigns`: asks all workers until no new one answers, recovers where the tasks are (with
+the real `Recovery`), raises the epoch by the leap, and fills the store as if this machine had always had the campaign. Then it starts as
+usual. The adopter has either a copy of the owner's key, and so the same peer id, or a token from the owner and a peer id of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.simulation.wire import End
 
 
 class SimAdopter(SimScheduler):
-    """A scheduler that begins with adopting."""
+    """A scheduler whose first action is an adoption."""
 
     def __init__(
         self,
@@ -35,9 +35,10 @@ class SimAdopter(SimScheduler):
         linked: bool,
         **named: Any,
     ) -> None:
-        """`manifest` and `bodies`: what it says, once a worker has it. `taken`: called when the campaign is its own.
+        """`manifest` and `bodies`: the campaign manifest, once a worker has it. `taken`: called when the adoption is complete.
 
-        `honest`: of workers. `linked`: the scheduler that goes on with it has links with the workers already, for it has other campaigns.
+        `honest`: whether a worker is honest. `linked`: the scheduler that continues already has links to the workers, because it has other
+        campaigns.
         """
         super().__init__(*given, **named)
         self.manifest = manifest
@@ -49,7 +50,7 @@ class SimAdopter(SimScheduler):
 
     @property
     def adopting(self) -> bool:
-        """It has not taken over yet, and still may."""
+        """Whether the adoption is not complete and not given up."""
         return not self.gave_up and self.manifest.id not in self.store.campaigns
 
     async def _live(self) -> None:
@@ -70,7 +71,7 @@ class SimAdopter(SimScheduler):
             if stable and (not recovery.silent or number + 1 >= PATIENT_ROUNDS):
                 break
             await self.process.sleep(ROUND_S)
-        for link in () if self._linked else links.values():  # what goes on is a new process
+        for link in () if self._linked else links.values():  # the scheduler that continues is a new process
             link.drop()
         if not any(each.manifest is not None for each in recovery.reports.values()):
             return False

@@ -1,7 +1,7 @@
 """A worker's disk in the model: `node.store.files.Files` in memory. It outlives the process.
 
-When power goes, it has what was written, and of the names that were changed or removed since the last write as many as it got to: the
-first of them, in their order.
+When power fails, everything written stays. Of the names that were changed or removed since the last write, only the first few changes stay,
+in their order.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class SimDisk:
 
     def __init__(self) -> None:
         self.full = False
-        """Nothing can be written."""
+        """The disk takes no writes."""
         self.syncs = True
         self._files: dict[str, bytes] = {}
         self._unsynced: list[dict[str, bytes]] = []
-        """What there was before each change since the last write."""
+        """The files before each change since the last write."""
 
     def names(self) -> list[str]:
         return sorted(self._files)
@@ -58,7 +58,7 @@ class SimDisk:
             del self._files[name]
 
     def lose_power(self, rng: random.Random) -> int:
-        """The number of changes that are lost."""
+        """Cut the power. Returns the number of changes that are lost."""
         lost = rng.randint(0, len(self._unsynced))
         if lost:
             self._files = self._unsynced[-lost]
@@ -66,10 +66,10 @@ class SimDisk:
         return lost
 
     def image(self) -> dict[str, bytes]:
-        """All that it holds."""
+        """All files."""
         return dict(self._files)
 
     def become(self, image: dict[str, bytes]) -> None:
-        """What it held then."""
+        """Restore the files of an image."""
         self._files = dict(image)
         self._unsynced.clear()

@@ -1,7 +1,7 @@
-"""A scheduler of the model: the real core and conversation on virtual time, links and a store of the model.
+"""A scheduler of the model: the real core and conversation on virtual time, with links and a store of the model.
 
-Only what `scheduler.run.service` and `scheduler.run.shell` do is done here by other means: effects, the beat, and taking up campaigns under
-a higher epoch. All else here tells the history what happened. A disk that takes nothing ends the process.
+This module replaces only what `scheduler.run.service` and `scheduler.run.shell` do: effects, the beat, and taking up campaigns under a
+higher epoch. The rest tells the history what happened. A full disk ends the process.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ from tests.simulation.sim_store import SimStore, StoreImage
 from tests.simulation.wire import Air, End, Station
 
 HELD_S = 5.0
-"""For so long a task that is held, and a worker without work, may stand side by side."""
+"""How long a held task and an idle worker may exist side by side."""
 BEAT_S = 1.0
-"""Slower than the real one's, to save time."""
+"""Longer than the real scheduler's, to save time."""
 COMMITS_S = (0.0, 0.0, 0.01, 0.05)
-"""How long what was written waits for its commit."""
+"""How long written changes wait for their commit."""
 Tell = Callable[..., None]
 
 
 class SimClaims(LeadershipClaims):
-    """All schedulers of the model that adopt may do so: a name and an epoch stand for a signature."""
+    """Every adopting scheduler of the model has the right to adopt: a name and an epoch stand for a signature."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class SimClaims(LeadershipClaims):
         next_epoch: Callable[[str, int], int],
         left: Callable[[str], None],
     ) -> None:
-        """`epochs`: by campaign, kept for the history. `left`: called with a campaign that is left to a copy of this home."""
+        """`epochs`: the epoch of each campaign, kept for the history. `left`: called with a campaign that is left to a copy of the home."""
         identity: Any = SimpleNamespace(peer_id=peer)
         super().__init__(identity, tuple, next_epoch)
         self.peer, self.epochs, self.next_epoch, self.left = peer, epochs, next_epoch, left
 
     def changed(self, kind: type[SimClaims]) -> SimClaims:
-        """The same with a mistake."""
+        """These claims with a mistake built in."""
         other = kind(self.peer, self.epochs, self.next_epoch, self.left)
         other._claims = self._claims
         return other
@@ -106,7 +106,7 @@ class SimClaims(LeadershipClaims):
         return rival
 
     def adopted(self, campaign: str, denied: Denied) -> bool:
-        """Whether a denial proves that somebody adopted the campaign: what `rival` says, without any effect."""
+        """Whether a denial proves that another scheduler adopted the campaign: the answer of `rival`, without side effects."""
         if denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
             return False
         (leader, epoch), own = self.proven(denied.proof, campaign, ""), self.epochs.get(campaign, 0)
@@ -137,9 +137,9 @@ class SimScheduler:
         trust_of: Callable[[str], Trust] = lambda peer: OWN,
         mutant: frozenset[str] = frozenset(),
     ) -> None:
-        """`adverts`: what the index answers now. `broke`: called when the disk takes nothing more.
+        """`adverts`: what the index answers now. `broke`: called when the disk takes no more writes.
 
-        `peer`: its identity, where that is not its name.
+        `peer`: its peer id, where that is not its name.
         """
         self.name = name
         self.store = store
@@ -149,12 +149,12 @@ class SimScheduler:
         self.peer = peer or name
         self.conversation: SchedulerConversation
         self.has_copy = False
-        """Two processes have its key and its campaigns: what a worker showed to one, the other did not see."""
+        """Two processes have its key and its campaigns, so one process does not see what a worker showed to the other."""
         self._air = air
         self._rng = rng
         self._chance = random.Random(
             f"{name} {self.process.offset}"
-        )  # the system's, which no copy of a home shares
+        )  # the operating system's randomness, which no copy of a home shares
         self._disk = random.Random(f"the disk of {name} {self.process.offset}")
         self._tell = tell
         self._adverts = adverts
@@ -166,13 +166,13 @@ class SimScheduler:
 
     @property
     def core(self) -> SchedulerCore:
-        """That of the present life."""
+        """The core of the present process."""
         return self.conversation.core
 
-    # -- its life ---------------------------------------------------------------------------------------------------------
+    # -- life of the process ----------------------------------------------------------------------------------------------
 
     def start(self, *_: object) -> None:
-        """A new process opens the store."""
+        """Start a new process, which opens the store."""
         self.process.start()
         self._tell(Kind.UP, worker=self.name)
         self.station.speaks = {}
@@ -181,7 +181,7 @@ class SimScheduler:
         self._answered: dict[str, float] = {}
         self._looked_at = self.process.now()
         self._stirred = True
-        """Something but time may have changed the state since it was checked last."""
+        """Something other than time may have changed the state since its last check."""
         self._could: dict[str, float] = {}
         self.claims = SimClaims(
             self.peer,
@@ -211,22 +211,23 @@ class SimScheduler:
         await self._beat()
 
     async def _commit(self) -> None:
-        """As `scheduler.run.commits.GroupCommit`, which waits until 20 ms after its last commit: here longer, so that something
-        happens meanwhile."""
+        """Commit like `scheduler.run.commits.GroupCommit`, which waits until 20 ms after its last commit. The wait here is longer, so that
+        something happens meanwhile.
+        """
         await self.process.sleep(self._disk.choice(COMMITS_S))
         self.store.commit()
         committed, self._committed = self._committed, Flag()
         committed.set()
 
     def crash(self) -> None:
-        """kill -9."""
+        """End the process as kill -9 does."""
         self._tell(Kind.DIED, worker=self.name)
         self.process.kill()
         self.store.crashed()
         self._air.lost(self.station, silent=False)
 
     def roll_back(self, image: StoreImage) -> None:
-        """Its machine is put back to an earlier moment, and is off."""
+        """Set its machine back to an earlier moment, and leave it off."""
         self.crash()
         self.store.become(image)
         self._tell(Kind.ROLLED_BACK, who=self.name, number=image[0])
@@ -243,7 +244,7 @@ class SimScheduler:
                 self._look_for_held()
                 checked = (
                     "unchecked" not in self._mutant and not self.store.full
-                )  # what a full disk does not take ends it
+                )  # a full disk ends the process
                 if self._stirred and checked:
                     self._stirred = False
                     check(self.core.state)
@@ -279,11 +280,11 @@ class SimScheduler:
         return RestoredCampaign(limits, entries, TaskBodies({row.id: row.body for row in rows}))
 
     def _others(self, intent: CommitTo) -> int:
-        """Workers that could have had it and have not tried it."""
+        """Workers that could have taken the task and have not tried it."""
         state = self.core.state
         entry = state.tasks[intent.task]
         if self.process.now() >= entry.not_before + ELSEWHERE_S:
-            return 0  # they had their time
+            return 0  # the time that these workers have is over
         group = state.groups[entry.group]
         fits = group.fits - entry.tried
         siblings = [
@@ -312,7 +313,7 @@ class SimScheduler:
                 entry, attempt = held
                 word = {"task": entry.id, "attempt": attempt.number, "fence": message.fence.key()}
                 rivals = 0 if self.has_copy else self.store.open_besides(entry.id, attempt.number)
-                ago = round(self.process.now() - attempt.leased_at, 3)  # it is said when it is on disk
+                ago = round(self.process.now() - attempt.leased_at, 3)  # told once it is on disk
                 self._tell(Kind.WANTED, who=self.name, worker=end.peer, **word, number=rivals, ago=ago)
         if isinstance(message, Progress):
             held = self.core.state.by_lease(end.peer, message.lease, message.fence)
@@ -322,7 +323,7 @@ class SimScheduler:
                 self._tell(Kind.REPORTED, who=self.name, worker=end.peer, **what)
         if isinstance(message, RevealRequest) and isinstance(reply, Reveal):
             held = self.core.state.by_lease(end.peer, message.lease, message.fence)
-            # it may have ended while it waited for a commit, and the worker may no longer hear it
+            # the attempt may have ended while it waited for a commit, and the worker may not hear of it any more
             if held is not None and not end.far.closed.is_set:
                 before = self.store.revealed.setdefault((end.peer, message.lease, held[0].id), reply)
                 assert before == reply, f"{end.peer} was told something else of {message.lease}"
@@ -332,11 +333,11 @@ class SimScheduler:
         return reply
 
     def peek(self, peer: str) -> End | None:
-        """The live link to a worker."""
+        """The live link to a worker, if there is one."""
         return next((end for end in self.station.ends if end.peer == peer), None)
 
     async def connect(self, peer: str) -> End:
-        """The link there is, or a new one: one for all who ask at once."""
+        """The existing link, or a new one. Concurrent callers share it."""
         while peer in self._opening:
             await self._opening[peer].wait(self.process)
         end = self.peek(peer)
@@ -352,7 +353,7 @@ class SimScheduler:
     # -- for the history ---------------------------------------------------------------------------------------------------
 
     def _look_for_proof(self, message: Message, reply: Message) -> None:
-        """A worker proves that another scheduler leads a campaign of this one."""
+        """Tell the history when a worker proves that another scheduler leads a campaign of this one."""
         if isinstance(message, AdoptRequest):
             campaign = message.campaign
         elif isinstance(message, Commit):
@@ -363,20 +364,18 @@ class SimScheduler:
             self.store.tell(Kind.STEPPED_DOWN, who=self.name, campaign=campaign)
 
     def _look_for_silence(self) -> None:
-        """Hold the workers that count as alive against when they last answered anything."""
+        """Tell the history of workers that count as alive and have not answered for too long."""
         now, before = self.process.now(), self._looked_at
         self._looked_at = now
         for peer in self.core.state.workers:
             if now - before > STOOD_STILL_S or not self.core.renewable_on(peer):
-                self._answered[peer] = (
-                    now  # it was this process that did nothing; or nothing has to be answered
-                )
+                self._answered[peer] = now  # this process itself stood still, or no answer is due
             silent_s = now - self._answered.setdefault(peer, now)
             if silent_s > SILENT_S + 2 * BEAT_S:
                 self._tell(Kind.SILENT, who=self.name, worker=peer, number=round(silent_s))
 
     def _look_for_held(self) -> None:
-        """Hold what is at workers against the longest that any run may take there."""
+        """Tell the history of tasks that workers hold for longer than any run may take."""
         state, now = self.core.state, self.process.now()
         for task in state.leased:
             entry = state.tasks[task]
@@ -394,7 +393,7 @@ class SimScheduler:
         self._could = {task: at for task, at in self._could.items() if task in state.leased}
 
     def _free(self, entry: TaskEntry) -> bool:
-        """Whether a worker without work could be asked."""
+        """Whether an idle worker could be asked."""
         state, now = self.core.state, self.process.now()
         if entry.replica_set:
             return False
@@ -402,7 +401,7 @@ class SimScheduler:
         return any(peer in state.idle and state.workers[peer].serving(now) for peer in fits)
 
     def _compare_tries(self) -> None:
-        """What counts as a try is the same on disk."""
+        """Check that the number of tries is the same on disk."""
         for task, entry in self.core.state.tasks.items():
             row = self.store.tasks[task]
             if entry.tries != row.tries:
@@ -411,18 +410,18 @@ class SimScheduler:
     # -- effects ----------------------------------------------------------------------------------------------------------
 
     def start_job(self, job: Coroutine[Any, Any, None]) -> None:
-        """Beside the others."""
+        """Run a job beside the others."""
         self._stirred = True
         driven: Any = Driven(job, self.perform)
         self.process.spawn(driven)
 
     def wake(self) -> None:
-        """Let those look who wait for something."""
+        """Wake the jobs that wait for an event."""
         happened, self._happened = self._happened, Flag()
         happened.set()
 
     async def perform(self, effect: Any) -> Any:
-        """As `scheduler.run.shell.TrioShell.perform`."""
+        """Like `scheduler.run.shell.TrioShell.perform`."""
         self._stirred = True
         end: Any
         match effect:
@@ -489,13 +488,13 @@ class SimScheduler:
 
 
 def _answer(reply: Message) -> str:
-    """What an answer is called; `stale`: it renews nothing of a campaign that another scheduler leads."""
+    """The name of an answer; `stale`: a renewal denied because another scheduler leads the campaign."""
     stale = isinstance(reply, Renewed) and any(each.reason is Reason.STALE_EPOCH for each in reply.lost)
     return "stale" if stale else type(reply).__name__.lower()
 
 
 class Driven:
-    """A procedure of the conversation as a job of the kernel: closed with it, even if it was never begun."""
+    """A procedure of the conversation as a job of the kernel. It is closed with the process, even if it never began."""
 
     def __init__(self, job: Coroutine[Any, Any, None], perform: Callable[[Any], Any]) -> None:
         self._job = job
@@ -509,7 +508,7 @@ class Driven:
 
 
 class Shell:
-    """What the conversation asks of its shell at once."""
+    """What the conversation calls on its shell without waiting."""
 
     def __init__(self, scheduler: SimScheduler) -> None:
         self.now = scheduler.process.now
@@ -521,4 +520,4 @@ class Shell:
         return False
 
     def reached(self, peer: str) -> None:
-        """Addresses of the model do not change."""
+        """Nothing: addresses in the model do not change."""

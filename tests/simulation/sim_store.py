@@ -1,6 +1,7 @@
-"""The scheduler's store as plain dictionaries, with the compare-and-set of the real one; and a store that tells the history what it did.
+"""The scheduler's store as plain dictionaries, with the compare-and-set of the real store, which also tells the history what it did.
 
-`SimStore` stands in for `scheduler.store.store.Store` where ten thousand runs have to be quick; a test has both tell the same history.
+`SimStore` stands in for `scheduler.store.store.Store` where ten thousand runs have to be quick; a test checks that both tell the same
+history.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ class Row:
     reason: Reason | None = None
     trust: str = ""
     ended: float | None = None
-    """Not kept: what has ended counts as ended just now."""
+    """Not stored: a task that has ended counts as ended just now."""
     ended_at: float | None = None
-    """For the history: its end by the wall clock."""
+    """For the history: when the task ended, by the wall clock."""
 
 
 @dataclass(slots=True)
@@ -101,9 +102,9 @@ class Try:
     epoch: int = 1
     reason: Reason | None = None
     ended: float | None = None
-    """Of an unconfirmed stop: when its run is over at the latest, by the wall clock."""
+    """For an unconfirmed stop: the latest time at which its run is over, by the wall clock."""
     beside: bool = False
-    """It was asked for beside a run."""
+    """The attempt was asked for beside a run."""
 
 
 @dataclass(slots=True)
@@ -121,7 +122,7 @@ class SimCampaign:
 
 
 StoreImage = tuple[int, dict[str, SimCampaign], dict[str, Row], dict[tuple[str, int], Try], Path | None]
-"""A number, what there was, and a copy of the file, where there is one."""
+"""A number, the tables, and a copy of the file, where there is one."""
 
 
 class SimStore:
@@ -132,37 +133,37 @@ class SimStore:
         self._tell_now = tell
         self._gathered: Callable[[], None] | None = None
         self._before: dict[str, tuple[Row, dict[int, Try]]] = {}
-        """Tasks as they are on disk, of those that changed since the last commit."""
+        """Tasks that changed since the last commit, as they are on disk."""
         self._unheard: list[tuple[float, Kind, dict[str, object]]] = []
         self.wall = wall
         self.campaigns: dict[str, SimCampaign] = {}
         self.tasks: dict[str, Row] = {}
         self.attempts: dict[tuple[str, int], Try] = {}
         self.revealed: dict[tuple[str, str, str], Reveal] = {}
-        """By worker, lease and task: what was answered, whichever life did."""
+        """(worker, lease, task) → what was revealed, by this process or an earlier one."""
         self.full = False
-        """Nothing can be written."""
+        """The disk takes no writes."""
         self.changes = 0
-        """Rises with what others than the scheduler write: campaigns, and requests to cancel."""
+        """Rises when anything other than the scheduler writes: campaigns, and requests to cancel."""
         self._images = 0
         self.others: Callable[[CommitTo], int] = lambda intent: 0
-        """Workers that could have had an attempt and have not tried the task."""
+        """Number of workers that could have taken an attempt and have not tried the task."""
 
     # -- group commit -------------------------------------------------------------------------------------------------------------------
 
     def gather(self, gathered: Callable[[], None]) -> None:
-        """From now on what becomes of tasks is on disk, and has happened, once it is committed. `gathered` is called when there is
-        something to commit.
+        """Start group commit: from now on, changes of tasks are on disk, and have happened, only once they are committed. `gathered` is
+        called when there is something to commit.
         """
         self._gathered = gathered
 
     @property
     def uncommitted(self) -> bool:
-        """Whether a crash would lose something."""
+        """Whether a crash would lose changes."""
         return bool(self._before)
 
     def commit(self) -> None:
-        """All of it is on disk."""
+        """Put all pending changes on disk."""
         if self._before:
             self._open()
             self._before = {}
@@ -171,14 +172,14 @@ class SimStore:
                 self._tell_now(kind, **what, ago=round(self.wall() - at, 3))
 
     def tell(self, kind: Kind, **what: object) -> None:
-        """For the history: once all that was decided before it is on disk."""
+        """Tell the history, once every earlier decision is on disk."""
         if self._before:
             self._unheard.append((self.wall(), kind, what))
         else:
             self._tell_now(kind, **what)
 
     def _gathers(self, change: Callable[..., Any]) -> Callable[..., Any]:
-        """The same as a part of a commit to come."""
+        """`change` as part of a later commit."""
 
         def gathering(*args: Any, **named: Any) -> Any:
             first = self._gathered is not None and not self._before
@@ -194,7 +195,7 @@ class SimStore:
         return gathering
 
     def create(self, folder: SimCampaign, tasks: Sequence[Task]) -> None:
-        """As `submit` does."""
+        """Store a campaign, as `submit` does."""
         self.changes += 1
         self.campaigns[folder.id] = folder
         for task in tasks:
@@ -203,12 +204,12 @@ class SimStore:
         self.tell(Kind.ACCEPTED, who=self.owner, campaign=folder.id)
 
     def crashed(self) -> None:
-        """The process was killed. What was not committed is lost, and nothing else."""
+        """The process was killed. Uncommitted changes are lost, and nothing else."""
         self._forget(self.tasks, self.attempts)
         self._before, self._unheard, self._gathered = {}, [], None
 
     def _forget(self, tasks: dict[str, Row], attempts: dict[tuple[str, int], Try]) -> None:
-        """What was not committed, from these."""
+        """Remove uncommitted changes from these tables."""
         for task, (row, tries) in self._before.items():
             tasks[task] = row
             for attempt in [one for one in attempts if one[0] == task]:
@@ -216,7 +217,7 @@ class SimStore:
             attempts |= {(task, number): one for number, one in tries.items()}
 
     def image(self) -> StoreImage:
-        """All that is on disk now, as in a backup, or in a snapshot of the machine."""
+        """Everything that is on disk now, as in a backup, or in a snapshot of the machine."""
         self._images += 1
         self._tell_now(Kind.IMAGED, who=self.owner, number=self._images)
         image = deepcopy((self._images, self.campaigns, self.tasks, self.attempts, None))
@@ -224,7 +225,7 @@ class SimStore:
         return deepcopy(image)
 
     def tell_all(self) -> None:
-        """Of a copy, for the history: what is open in it, and what has ended."""
+        """For a copy of a home: tell the history which tasks are open in it, and which have ended."""
         for row in self.tasks.values():
             if row.ended_at is not None:
                 ago_ms = round(1000 * (self.wall() - row.ended_at))
@@ -242,11 +243,11 @@ class SimStore:
             self._tell_row(Kind.WANTED, row, **values)
 
     def become(self, image: StoreImage) -> None:
-        """What it held then."""
+        """Restore the content of an image."""
         _, self.campaigns, self.tasks, self.attempts, _ = deepcopy(image)
 
     def put_back(self, worker: str) -> None:
-        """A worker is put back to an earlier moment: it will give the names of its leases since again."""
+        """A worker is set back to an earlier moment: it will use the names of its later leases again."""
         self.revealed = {about: told for about, told in self.revealed.items() if about[0] != worker}
 
     def take_over(
@@ -257,7 +258,7 @@ class SimStore:
         *,
         epoch: int,
     ) -> None:
-        """As `CampaignRepository.take_over` of `scheduler.store.campaigns` does."""
+        """Like `CampaignRepository.take_over` in `scheduler.store.campaigns`."""
         self._open()
         folder.epoch = epoch
         self.campaigns[folder.id] = folder
@@ -295,10 +296,10 @@ class SimStore:
         self.tell(Kind.ACCEPTED, who=self.owner, campaign=folder.id)
 
     def close(self) -> None:
-        """The run is over."""
+        """Nothing: only the real store has something to close."""
 
     def restored(self, campaign: str) -> list[TaskEntry]:
-        """Its tasks after a restart, where the store is more than a double; else empty."""
+        """The campaign's tasks after a restart, if this store has a real one beside it; else empty."""
         return []
 
     # -- reading ------------------------------------------------------------------------------------------------------------------------
@@ -308,18 +309,18 @@ class SimStore:
         return [folder for folder in self.campaigns.values() if folder.ended is None]
 
     def cancel_requests(self, campaign: str = "") -> list[str]:
-        """Open tasks that somebody wants cancelled, of one campaign or of all."""
+        """Open tasks, of one campaign or of all, that a user wants cancelled."""
         some = self.campaigns[campaign].tasks if campaign else self.tasks
         rows = (self.tasks[task] for task in some)
         return [row.id for row in rows if row.cancel and not final(TASK, row.state)]
 
     def open_besides(self, task: str, attempt: int) -> int:
-        """Number of other attempts of the task that could still be started, but for one that was asked for beside its run."""
+        """Number of other attempts of the task that could still be started, except one that was asked for beside its run."""
         others = (one for one in self.tries(task) if one.attempt != attempt and not one.beside)
         return sum(one.state in _OPEN for one in others)
 
     def tries(self, task: str) -> list[Try]:
-        """Its attempts."""
+        """The attempts of a task."""
         return [one for one in self.attempts.values() if one.task == task]
 
     def unconfirmed(self) -> list[Try]:
@@ -327,14 +328,14 @@ class SimStore:
         return [one for one in self.attempts.values() if one.state is AttemptState.UNCONFIRMED]
 
     def owed_stops(self, now: float) -> list[OwedStop]:
-        """Those as a scheduler takes them up whose monotonic clock says `now`."""
+        """The owed stops, for a scheduler whose monotonic clock reads `now`."""
         rows: Any = SimpleNamespace(attempts=self, campaigns=SimpleNamespace(get=self.campaigns.get))
         return owed_stops(rows, now, self.wall())
 
     # -- writing ------------------------------------------------------------------------------------------------------------------------
 
     def next_epoch(self, campaign: str, *, above: int = 0, step: int = 1) -> int:
-        """A higher one than any before."""
+        """A higher epoch than any before."""
         self.commit()
         self._open()
         folder = self.campaigns[campaign]
@@ -342,13 +343,13 @@ class SimStore:
         return folder.epoch
 
     def request_cancel(self, tasks: Iterable[str]) -> None:
-        """As `cancel` does."""
+        """Request that tasks are cancelled, as `cancel` does."""
         self.changes += 1
         for task in tasks:
             self.tasks[task].cancel = True
 
     def begin_attempts(self, intents: Sequence[CommitTo]) -> None:
-        """The intents."""
+        """Store the intents of attempts."""
         self._open()
         for intent in intents:
             row = self.tasks[intent.task] if intent.hedge else self._step(intent.task, TaskEvent.COMMIT)
@@ -369,7 +370,7 @@ class SimStore:
             self._tell_row(Kind.COMMITTED, row, **values, number=self.others(intent))
 
     def record_grant(self, grant: RecordGrant) -> None:
-        """A lease, granted or queued."""
+        """Store a lease, granted or queued."""
         self._open()
         task, attempt, queued, lease, fence = (
             grant.task,
@@ -392,7 +393,7 @@ class SimStore:
             self._tell_row(Kind.WANTED, row, attempt=attempt, worker=known.worker, fence=fence.key())
 
     def switch(self, change: SwitchAttempt) -> None:
-        """The second attempt is the current one from now on."""
+        """Make the second attempt the current one."""
         self._open()
         task, attempt, before = change.task, change.attempt, change.before
         row = self.tasks[task]
@@ -405,7 +406,7 @@ class SimStore:
         self._end_one(row, before, change.event)
 
     def end_second(self, end: EndHedge) -> None:
-        """A second attempt is over."""
+        """End a second attempt."""
         self._open()
         task, attempt = end.task, end.attempt
         row = self.tasks[task]
@@ -414,7 +415,7 @@ class SimStore:
         self._end_one(row, attempt, end.event)
 
     def set_progress(self, lives: Sequence[LiveAttempt]) -> None:
-        """Runs that moved on."""
+        """Store the progress of runs."""
         self._open()
         for live in lives:
             row = self.tasks[live.task]
@@ -432,7 +433,7 @@ class SimStore:
         event: TaskEvent,
         **_: object,
     ) -> ResultReceipt:
-        """Compare, record and move in one step."""
+        """Compare the attempt, store the result and change the task's state, in one step."""
         self._open()
         row = self.tasks.get(task)
         if row is None:
@@ -460,13 +461,13 @@ class SimStore:
         return ResultReceipt()
 
     def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
-        """The compare of the compare-and-set."""
+        """Whether the attempt is the current one: the compare of the compare-and-set."""
         if final(TASK, row.state) or row.state is TaskState.PENDING:
             return False
         return (row.attempt, row.worker, row.fence) == (attempt, worker, fence)
 
     def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> ResultReceipt:
-        """What became of a result that is not the current attempt's."""
+        """The receipt for a result that does not belong to the current attempt."""
         row = self.tasks.get(task)
         if row is None:
             return ResultReceipt(Reason.UNKNOWN)
@@ -476,7 +477,7 @@ class SimStore:
         return ResultReceipt(stale_reason(row.state, row.reason))
 
     def end_attempt(self, end: EndAttempt) -> None:
-        """Without a record."""
+        """End an attempt without a record."""
         self._open()
         event = end.event
         row = self._step(end.task, event)
@@ -491,7 +492,7 @@ class SimStore:
             self._tell_stop(Kind.OWED, known)
 
     def end_stop(self, end: EndStop) -> None:
-        """A run whose stop was not confirmed is over."""
+        """A run with an unconfirmed stop is over."""
         self._open()
         known = self.attempts.get((end.task, end.attempt))
         if known is not None and known.state is AttemptState.UNCONFIRMED:
@@ -500,7 +501,7 @@ class SimStore:
             self._tell_stop(Kind.PAID, known, word="confirmed" if end.confirmed else "lapsed")
 
     def end_pending(self, end: EndPending) -> None:
-        """Many at once."""
+        """End many waiting tasks at once."""
         self._open()
         for task in end.tasks:
             row = self._step(task, end.event)
@@ -510,7 +511,7 @@ class SimStore:
             self._end(row, end.event)
 
     def end_campaign(self, campaign: str, **_: object) -> None:
-        """All of its tasks have ended."""
+        """End a campaign, all of whose tasks have ended."""
         self.commit()
         self._open()
         folder = self.campaigns[campaign]
@@ -520,7 +521,7 @@ class SimStore:
         folder.ended = CampaignStatus.ADOPTED if left else "ended"
 
     def face(self) -> Any:
-        """The repositories that the conversation uses. What is for people is not kept here."""
+        """The repositories that the conversation uses. Data that only users read is not kept here."""
         changes: dict[str, Callable[..., Any]] = {
             "begin": self.begin_attempts,
             "record_grant": self.record_grant,
@@ -548,7 +549,7 @@ class SimStore:
             events=SimpleNamespace(add=lambda campaigns, name, **fields: None),
         )
 
-    # -- inside -------------------------------------------------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         if self.full:
@@ -565,12 +566,12 @@ class SimStore:
             raise LocalProtocolError(f"{event} for attempt {attempt} of {row.id}, which is at {row.attempt}")
 
     def _second(self, row: Row, attempt: int) -> Try | None:
-        """That attempt, if it is not the current one and waits for an answer or for its turn."""
+        """The attempt, if it is not the current one and waits for an answer or in a queue."""
         known = self.attempts.get((row.id, attempt))
         return known if known is not None and attempt != row.attempt and known.state in _AS_CURRENT else None
 
     def _end_one(self, row: Row, attempt: int, event: TaskEvent) -> None:
-        """Of two; the task goes on with the other."""
+        """End one of two attempts; the task continues with the other."""
         known = self.attempts[row.id, attempt]
         known.state = ENDS_AS[event]
         word = {TaskEvent.REFUSE: "refused", TaskEvent.CANCEL: "overtaken"}.get(event, "dropped")

@@ -1,7 +1,7 @@
-"""A worker of the model: the real conversation, ledger and outbox on virtual time, links and a disk of the model.
+"""A worker of the model: the real conversation, ledger and outbox on virtual time, with links and a disk of the model.
 
-Only what `node.serve.shell` and `node.serve.run_manager` do is done here by other means: carrying commands out, and runs with their
-phases, their timed window and their end. All else here tells the history what happened.
+This module replaces only what `node.serve.shell` and `node.serve.run_manager` do: carrying out commands, and runs with their phases, their
+timed window and their end. The rest tells the history what happened.
 """
 
 from __future__ import annotations
@@ -69,33 +69,33 @@ from tests.simulation.wire import Air, End, Station
 
 Tell = Callable[..., None]
 COUNTED = HOLDS | {LeaseState.QUEUED}
-"""What a quota counts."""
+"""States that a quota counts."""
 KILL_S = 0.4
-"""The longest that processes take to die."""
+"""The longest time that processes take to die."""
 PRETEND_S = 2.0
-"""Between two steps of a run that never ends."""
+"""Time between two reports of a run that never ends."""
 BEGAN_AT = 1.8e9
-"""What wall clocks say at the beginning, in seconds since 1970."""
+"""The reading of all wall clocks at the start, in seconds since 1970."""
 WorkerImage = tuple[int, int, dict[str, bytes]]
-"""A number, the incarnation and files."""
+"""A number, the incarnation and the files."""
 BUSY = frozenset({LeaseState.REPORTING, LeaseState.CLOSED})
 
 
 @dataclass
 class Runs:
-    """How runs go on this worker."""
+    """How runs behave on this worker."""
 
     seconds: tuple[float, float] = (0.2, 6.0)
     crashes: float = 0.0
     """Share of runs that crash."""
     lies: bool = False
-    """It sends results twice, late, and some that are not its own."""
+    """The worker sends results twice, late, and some that are false."""
     holds: float = 0.0
-    """Share of runs that never begin: it grants and renews, and nothing comes of it."""
+    """Share of runs that never begin: the worker grants and renews, and never runs anything."""
     steps: int = 1
     """Reports of progress in the timed part of a run."""
     pretends: bool = False
-    """Of these it reports one step after the other."""
+    """Whether it reports progress of the runs that never begin."""
 
 
 @dataclass
@@ -111,11 +111,11 @@ class Run:
     """A run in this life."""
 
     lingers_until: float = 0.0
-    """On the clock of its worker: then it may end."""
+    """Time on the worker's clock before which the run does not end."""
     stop: Flag = field(default_factory=Flag)
     why: Reason = Reason.CANCELLED
     go_on: Flag = field(default_factory=Flag)
-    """It is to stop, or its inputs are revealed."""
+    """Set when the run is to stop, or when its inputs are revealed."""
     revealed: Reveal | Denied | None = None
 
 
@@ -128,7 +128,7 @@ class Entry:
 
 
 class SimManifests:
-    """Has every manifest that a scheduler named, at once."""
+    """Has every manifest at once that a scheduler named."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], Entry] = {}
@@ -160,7 +160,7 @@ class SimWorker:
         make_conversation: Callable[..., WorkerConversation] = WorkerConversation,
         mutant: frozenset[str] = frozenset(),
     ) -> None:
-        """`permit(worker, peer)`: what it may do now."""
+        """`permit(worker, peer)`: the peer's permission now."""
         self.name = name
         self.slots = slots
         self.runs = runs
@@ -171,17 +171,17 @@ class SimWorker:
         self.disk = SimDisk()
         self.disk.syncs = "no-sync" not in mutant
         self.clock_off_s = 0.0
-        """What its wall clock is wrong by."""
+        """Error of its wall clock, in seconds."""
         self.conversation: WorkerConversation
         self.lost_changes: Callable[[int], None] = lambda number: None
-        """Called with the number of changes on its disk that were lost when power went."""
+        """Called with the number of changes on its disk that were lost when power failed."""
         self.broken: frozenset[str] = frozenset()
         """Tasks whose model fails wherever it runs."""
         self._air = air
         self._rng = rng
         self._chance = random.Random(
             f"{name} {self.process.offset}"
-        )  # a source of its own: what else is drawn stays the same
+        )  # a separate source, so that all other draws stay the same
         self._report = tell
         self._permit = permit
         self._advert = advert
@@ -194,13 +194,13 @@ class SimWorker:
 
     @property
     def ledger(self) -> Ledger:
-        """That of the present life."""
+        """The ledger of the present life."""
         return self.conversation.ledger
 
-    # -- its life ---------------------------------------------------------------------------------------------------------
+    # -- life of the process ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """A new life."""
+        """Begin a new life."""
         if "same-incarnation" not in self._mutant or not self.incarnation:
             self.incarnation += 1
         self.process.start()
@@ -243,7 +243,7 @@ class SimWorker:
         self.process.spawn(self._keep_disk())
 
     def crash(self, *, silent: bool = False) -> None:
-        """kill -9, or the power goes (`silent`)."""
+        """Kill the process as kill -9 does, or cut the power (`silent`)."""
         self._tell(Kind.DIED)
         self.process.kill()
         self._air.lost(self.station, silent=silent)
@@ -251,7 +251,7 @@ class SimWorker:
             self.lost_changes(self.disk.lose_power(self._chance))
 
     def awaiting_reveal(self) -> list[Allocation]:
-        """The leases of runs that wait for their inputs."""
+        """Runs that wait for their inputs."""
         leases = ((self.ledger.allocation(lease), run) for lease, run in self._runs.items())
         return [
             place
@@ -260,37 +260,37 @@ class SimWorker:
         ]
 
     def held(self) -> int:
-        """Granted and queued leases, and runs that are not dead."""
+        """Number of granted and queued leases, and of runs that are not dead."""
         return sum(place.state not in BUSY for place in self.ledger.allocations()) + len(self._runs)
 
     def linger(self, lease: str, seconds: float) -> None:
-        """A run takes so long from now on at least."""
+        """Make a run take at least `seconds` more."""
         self._runs[lease].lingers_until = self._now() + seconds
 
     def evict(self, peer: str) -> None:
-        """Its permission is gone: so are its leases."""
+        """End the leases of a peer whose permission is revoked."""
         self.ledger.evict(peer, Reason.NOT_ALLOWED, self._now())
         self._carry_out()
 
     def hold(self, why: str) -> None:
-        """Its owner's rules: take no new work while `why` says so; empty: take it again."""
+        """Apply the owner's rules: take no new work while `why` is not empty."""
         self.ledger.condition.hold(why)
         self._carry_out()
 
     def presented(self) -> None:
-        """Somebody may do something now that it perhaps could not before."""
+        """A peer may have got a permission that it did not have before."""
         if self.process.alive:
             news, self._let_in = self._let_in, Flag()
             news.set()
 
     def image(self) -> WorkerImage:
-        """What its disk holds."""
+        """The content of its disk."""
         self._images += 1
         self._tell(Kind.IMAGED, number=self._images)
         return self._images, self.incarnation, self.disk.image()
 
     def roll_back(self, image: WorkerImage) -> None:
-        """Its machine is put back to an earlier moment, and is off."""
+        """Set its machine back to an earlier moment, and leave it off."""
         self.crash(silent=True)
         number, self.incarnation, files = image
         self.disk.become(files)
@@ -332,7 +332,7 @@ class SimWorker:
     def _tell_effect(
         self, end: End, message: Message, reply: Message | None, before: dict[str, tuple[LeaseState, str]]
     ) -> None:
-        """A request has had its effect: now, though it may be answered later, when permission may be gone."""
+        """Tell the history that a request took effect now. The answer may come later, when the permission may be gone."""
         may = self._permit(self.name, end.peer) is not None
         self._tell(Kind.VERB, peer=end.peer, word=type(message).__name__.lower(), number=int(may))
         match message:
@@ -396,7 +396,7 @@ class SimWorker:
         self._carry_out()
 
     async def _lie(self, end: End, result: Result) -> None:
-        """It sends the result again, or something that is not so."""
+        """Send the result again, or a false one."""
         assert result.body is not None
         if self._rng.random() < 0.5:
             changes: list[dict[str, Any]] = [
@@ -417,7 +417,7 @@ class SimWorker:
         except Unreachable:
             return
 
-    # -- carrying out -----------------------------------------------------------------------------------------------------
+    # -- commands ---------------------------------------------------------------------------------------------------------
 
     def _carry_out(self) -> None:
         self.conversation.carry_out()
@@ -532,7 +532,7 @@ class SimWorker:
             if witnessed and phase in (Phase.LOAD, Phase.RUN):
                 outputs.append(LaunchOutput(sha256=hashlib.sha256(lease.encode()).hexdigest()))
                 self.conversation.report_launch(lease, len(outputs), outputs[-1].digest().hex())
-                self.conversation.ask_reveal(lease)  # once more: the same comes again
+                self.conversation.ask_reveal(lease)  # once more, and the same inputs come again
                 self._carry_out()
         while self._now() < run.lingers_until and not await run.stop.wait(process, PRETEND_S):
             pass
@@ -568,12 +568,12 @@ class SimWorker:
         self.conversation.processes_ended(lease, record)
         self._carry_out()
         if self.ledger.condition.suspect:
-            self.ledger.condition.record_examination("")  # it works
+            self.ledger.condition.record_examination("")  # the model works
         self.conversation.finish_run(lease, record)
         self._carry_out()
 
     async def _hold(self, lease: str, run: Run) -> None:
-        """Nothing is run until somebody has it stopped, or the worker changes its ways."""
+        """Run nothing until a scheduler stops the run, or the worker changes its behaviour."""
         step = 0
         while self.runs.holds and not await run.stop.wait(self.process, PRETEND_S):
             step += 1
@@ -582,7 +582,7 @@ class SimWorker:
                 self._carry_out()
 
     def _begin_next_launch(self, lease: str, run: Run) -> None:
-        """Unless a higher priority wants the slot."""
+        """Go on to the next launch, unless a higher priority wants the slot."""
         self._tell(Kind.TIMING, lease=lease, number=0)
         self.conversation.yield_between_launches(lease)
         self._carry_out()
@@ -599,7 +599,7 @@ class SimWorker:
     # -- for the history --------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Tell what has changed, and hold the ledger against its own limits."""
+        """Tell the history what has changed, and check the ledger against its own limits."""
         now = {place.lease: place for place in self.ledger.allocations()}
         for lease, state in self._shadow.items():
             place = now.get(lease)
@@ -628,7 +628,7 @@ class SimWorker:
         self._records = records
 
     def _count(self, place: Allocation, number: int) -> None:
-        """Of a principal with a quota: reported when it is more than before."""
+        """Report the number of leases of a principal with a quota, whenever it rises."""
         principal = place.request.principal
         if number > self._counted.get(principal, 0):
             self._counted[principal] = number
@@ -641,7 +641,7 @@ class SimWorker:
             )
 
     def _passed_over(self, place: Allocation, places: Iterable[Allocation]) -> int:
-        """Tickets of the owner that should have been offered this place."""
+        """Number of the owner's queued leases that should have been offered this slot."""
         if not self._owner_first or place.request.owner:
             return 0
         since = self._now() - MUTE_S
@@ -664,7 +664,7 @@ class SimWorker:
 
 
 def _chain(told: Reveal, outputs: list[LaunchOutput], seconds: float) -> dict[str, Any]:
-    """What a record has of a witnessed run. It claims as much as its clock, which may be a tenth fast, shows another."""
+    """The chain of a witnessed run. It claims no more time than another clock would show, as its own may run a tenth fast."""
     nothing = pack_samples(())
     timings = (
         Timing(samples=nothing, warmup=nothing, cpu_s=0.0, wall_s=0.15 * seconds, output=o) for o in outputs
@@ -674,5 +674,5 @@ def _chain(told: Reveal, outputs: list[LaunchOutput], seconds: float) -> dict[st
 
 
 def _settled(outbox: Outbox) -> dict[str, bool]:
-    """By sha256 of all records whether it is settled."""
+    """By sha256, for all records: whether the record is settled."""
     return dict.fromkeys(outbox._waiting, False) | dict.fromkeys(outbox._settled, True)

@@ -1,4 +1,4 @@
-"""Sittings in simulated campaigns, and what must hold of them."""
+"""Sittings in simulated campaigns, and their invariant."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from protocol.values.task import Task
 from tests.simulation.history import Breach, History, Kind
 
 SHARE: Final = 0.25
-"""Of the campaigns without replicas."""
+"""Share of the campaigns without replicas."""
 APART_S: Final = 6.0
 SLACK: Final = 0.9
-"""No scheduler's clock runs so much faster than the kernel's."""
+"""No scheduler's clock runs faster than 1 / SLACK times the kernel's."""
 
 
 def with_sittings(tasks: Sequence[Task], seed: int, history: History) -> list[Task]:
-    """The same tasks; in some campaigns the first two or three are sittings of one. Draws nothing from the run's own chance."""
+    """These tasks; in some campaigns the first two or three become sittings of one task. Draws nothing from the run's own random source."""
     rng = random.Random(f"{seed} {tasks[0].campaign if tasks else ''} sittings")
     most = min(len(tasks), 3)
     if most < 2 or tasks[0].replica is not None or rng.random() >= SHARE:
@@ -35,9 +35,9 @@ def with_sittings(tasks: Sequence[Task], seed: int, history: History) -> list[Ta
 
 
 def sittings_are_apart(history: History) -> Iterator[Breach]:
-    """A scheduler asks for a sitting only when the one before has ended there, `apart` ago by its own clock.
+    """A scheduler asks for a sitting only `apart` after the end of the one before, by its own clock.
 
-    A copy of a home and an adopter did not see the end themselves: for them it is that of whoever did.
+    A copy of a home and an adopter did not see that end themselves: for them the end at the scheduler that saw it counts.
     """
     ended: dict[tuple[str, str], float] = {}
     ended_anywhere: dict[str, float] = {}

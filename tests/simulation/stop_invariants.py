@@ -1,4 +1,4 @@
-"""Runs that are not wanted any more, held against a history: they are told to stop, and are over."""
+"""Invariants over runs that are no longer wanted: they are told to stop, and end."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Final
 from tests.simulation.history import Breach, FenceKey, History, Invariant, Kind
 
 SILENCE_S: Final = 12.0
-"""Sooner than this after it sent a renewal that was answered no scheduler gives a worker up, however fast its clock runs."""
+"""No scheduler gives a worker up sooner than this after it sent a renewal that was answered, however fast its clock runs."""
 STOP_S: Final = 25.0
-"""The same after it was asked to stop a run, for a worker that answers and does not confirm that."""
+"""No scheduler gives up sooner than this after it asked for a stop, if the worker answers and does not confirm the stop."""
 FELT_S: Final = 60.0
-"""A process that stood still, or had its links cut, so long before may not hear anything yet."""
+"""A process that was paused, or had its links cut, may miss messages for this long afterwards."""
 CANCEL_S: Final = 10.0
-"""A cancel over a link that works is there by then; a lease that is not renewed lapses later."""
+"""A cancel arrives within this time over a link that works. A lease that is not renewed lapses later."""
 TOLD_S: Final = 30.0
-"""So long after the last trouble a stop that is owed has reached its worker: what was lost without anybody knowing is noticed, a link is
-tried again, and what was said in vain is repeated."""
+"""This long after the last trouble an owed stop has reached its worker: by then a loss was noticed, the link was tried again and unanswered
+messages were repeated."""
 
 
 def the_overtaken_are_stopped(history: History) -> Iterator[Breach]:
-    """An attempt that was one of two, and is over, is cancelled at its worker, unless something is wrong with that worker or the link, or
-    another scheduler leads the campaign there.
+    """When one of two attempts is over, its worker is told to cancel it, unless something is wrong with that worker or the link, or another
+    scheduler leads the campaign there.
     """
     leases: dict[tuple[str, str, int], tuple[str, str]] = {}
     due: dict[tuple[str, str], tuple[float, str, str]] = {}
@@ -46,7 +46,7 @@ def the_overtaken_are_stopped(history: History) -> Iterator[Breach]:
                     due[held] = (event.at, event.task, event.who)
             case Kind.SPOKE:
                 leads[event.worker, event.campaign] = event.who
-                due = {  # it is that one's from now on
+                due = {  # the campaign is that scheduler's from now on
                     held: (at, task, who)
                     for held, (at, task, who) in due.items()
                     if who == event.who
@@ -75,12 +75,11 @@ def the_overtaken_are_stopped(history: History) -> Iterator[Breach]:
 
 
 def cancelled_is_dead(history: History) -> Iterator[Breach]:
-    """A cancelled attempt ends when its worker says that nothing runs, unless that is silent, or does not stop it in good time: then it is
-    said that the stop is owed.
+    """A cancelled attempt ends when its worker says that nothing runs. If the worker is silent, or does not stop the run in time, the
+    scheduler records that it owes the stop.
 
-    Excused: campaigns that are led elsewhere, workers that serve this scheduler no more, runs whose grant was never heard, where it is said
-    that the stop is owed, and runs that a copy of the scheduler had begin under another fence: it learns of those when it adopts, and
-    cancels them.
+    Excused: campaigns that are led elsewhere; workers that no longer serve this scheduler; runs whose grant was never heard, where the stop
+    is recorded as owed; and runs that a copy of the scheduler started under another fence, which it learns of and cancels when it adopts.
     """
     alive: dict[tuple[str, str], tuple[str, int, FenceKey | None]] = {}
     asked: dict[str, float] = {}
@@ -139,9 +138,9 @@ def cancelled_is_dead(history: History) -> Iterator[Breach]:
 
 
 def owed_stops_are_sent(history: History) -> Iterator[Breach]:
-    """A run that goes on though its task has ended is told to stop as soon as its worker can be reached again, by a later process too.
+    """A run that continues after its task has ended is told to stop as soon as its worker can be reached again, by a later process too.
 
-    Excused: campaigns that another scheduler leads there, and workers that serve this one no more.
+    Excused: campaigns that another scheduler leads there, and workers that no longer serve this scheduler.
     """
     alive: set[tuple[str, str]] = set()
     leads: dict[tuple[str, str], str] = {}
@@ -199,4 +198,4 @@ def owed_stops_are_sent(history: History) -> Iterator[Breach]:
 LASTING: Final[tuple[Invariant, ...]] = (the_overtaken_are_stopped, owed_stops_are_sent)
 """See `scheduler_invariants.LASTING`."""
 SAFETY: Final[tuple[Invariant, ...]] = (the_overtaken_are_stopped, cancelled_is_dead, owed_stops_are_sent)
-"""Hold at every moment."""
+"""Must hold at every moment."""

@@ -1,4 +1,4 @@
-"""What a scheduler's store says has happened, as part of a history."""
+"""The history that a scheduler's store tells."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GIVEN_UP: Final = {
 
 
 def from_store(path: Path, who: str, history: History, *, began: float = 0.0) -> None:
-    """Add it to `history`, with the states at the end. `began`: what the store's wall clock said at the history's 0."""
+    """Add the store's events to `history`, with the states at the end. `began`: the store's wall clock at time 0 of the history."""
     history.final = dict(history.final or {})
     with Store(path) as store:
         campaigns = [summary.campaign for summary in store.campaigns.summaries()]

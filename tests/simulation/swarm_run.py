@@ -1,9 +1,9 @@
-"""The real services, `SchedulerService` and `run_worker`, over the in-memory network, while a seed draws what goes wrong.
+"""The real services, `SchedulerService` and `run_worker`, over the in-memory network, with faults drawn from a seed.
 
-    run_swarm(seed) -> Outcome     the history as the store and the devices tell it, held against every invariant
+    run_swarm(seed) -> Outcome     the history that the store and the devices tell, checked against every invariant
 
-Time runs SPEED times as fast as on the wall, not in jumps: the workers have threads and a disk. So a seed draws the same faults every
-time, but not the same history to the last event. Devices are scripted: a launch takes some seconds and shows what a real one shows.
+Time runs SPEED times as fast as real time, not in jumps, because the workers have threads and a disk. So a seed always draws the same
+faults, but not the same history to the last event. Devices are scripted: a launch takes some seconds and reports what a real one reports.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CAMPAIGN: Final = "c-one"
 
 
 class Device:
-    """A machine with a worker on it that may be killed and started again."""
+    """A machine with a worker that may be killed and started again."""
 
     def __init__(self, storm: Scene, name: str) -> None:
         self.storm = storm
@@ -69,21 +69,21 @@ class Device:
         self.seen: set[str] = set()
 
     async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int:
-        """An index that only remembers the newest."""
+        """Publish to an index that keeps only the newest advert."""
         self.advert = advert
         return 1
 
     async def withdraw(self) -> int:
-        """Leaving."""
+        """Leave the index."""
         self.advert = None
         return 1
 
     def launch(self, order: WorkOrder, limits: Limits) -> TimedLaunch:
-        """What the worker runs on it."""
+        """The launch that the worker runs."""
         return TimedLaunch(UNIT, order, self.storm.seconds() / SPEED)
 
     async def start(self) -> None:
-        """The worker, or its next life."""
+        """Start the worker, or its next life."""
         self.incarnation += 1
         storm = self.storm
         network = storm.swarm.node(self.identity)
@@ -112,13 +112,13 @@ class Device:
             await run_worker(WorkerSettings(), network, self, parts, task_status=task_status)  # type: ignore[arg-type]
 
     async def _watch(self, worker: Worker, incarnation: int, look_s: float) -> None:
-        """Tell what the ledger lets run."""
+        """Report what the ledger lets run."""
         while self.incarnation == incarnation and self.scope is not None and not self.scope.cancel_called:
             self.storm.look(self, worker)
             await trio.sleep(look_s)
 
     def kill(self) -> None:
-        """As by kill -9, and everything that it ran with it."""
+        """Kill the worker as kill -9 does, with everything that it ran."""
         if self.scope is not None and not self.scope.cancel_called:
             self.storm.tell(Kind.DIED, worker=self.identity.peer_id)
             self.storm.swarm.kill(self.identity.peer_id)
@@ -126,13 +126,13 @@ class Device:
 
 
 class Scene(Protocol):
-    """What a device knows of the run that it is in."""
+    """What a device knows of the run it takes part in."""
 
     folder: Path
     swarm: MemorySwarm
     nursery: trio.Nursery
     look_s: float | None
-    """How often what runs there is looked at; None: never."""
+    """Seconds between two looks at what runs there; None: never."""
 
     def clock(self) -> float: ...
     def seconds(self) -> float: ...
@@ -141,7 +141,7 @@ class Scene(Protocol):
 
 
 def sightings(devices: Iterable[Device], requirement: Requirement) -> tuple[Sighting, ...]:
-    """The devices that fit, by their newest adverts."""
+    """The devices that meet the requirement, by their newest adverts."""
     signed = SignedAdvert(body=b"", signature=b"s" * 64)
     adverts = (device.advert for device in devices if device.advert is not None)
     return tuple(Sighting(advert, signed, 0.0) for advert in adverts if match(requirement, advert).fits)
@@ -169,15 +169,15 @@ class Storm:
         self.running: dict[str, set[str]] = {}
 
     def seconds(self) -> float:
-        """How long a run takes."""
+        """Duration of a run."""
         return self.rng.choice((0.3, 1.0, 3.0, 8.0))
 
     def tell(self, kind: Kind, **what: object) -> None:
-        """For the history."""
+        """Add an event to the history."""
         self.history.events.append(Event(self.clock() - self.began, kind, **what))  # type: ignore[arg-type]
 
     def look(self, device: Device, worker: Worker) -> None:
-        """What runs there now, as its ledger has it."""
+        """Report what runs on the device now, according to its ledger."""
         peer = device.identity.peer_id
         now = {
             place.lease: place
@@ -204,19 +204,19 @@ class Storm:
     # -- the index -------------------------------------------------------------------------------------------------------------
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
-        """Everybody that ever published."""
+        """All devices that are published and fit."""
         await trio.lowlevel.checkpoint()
         fits = sightings(self.devices, requirement)
         return QueryResult(fits, (), len(fits), True, {})
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
-        """As `query`, whatever fits."""
+        """Like `query`, for any requirement."""
         return await self.query(Requirement(), limit)
 
-    # -- what happens ----------------------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------------------
 
     def submit(self, tasks: int) -> None:
-        """A campaign on disk."""
+        """Put a campaign on disk."""
         need = Requirement(clauses=(parse_clause(f"units has {UNIT}"),))
         made = [
             Task(
@@ -240,7 +240,7 @@ class Storm:
             store.campaigns.create(new, [], made)
 
     async def schedule(self) -> None:
-        """One life of the scheduler."""
+        """Run one life of the scheduler."""
         self.scheduler = trio.CancelScope()
         with self.scheduler, Store(self.folder / "store.db", wall=self.clock) as store:
             service = SchedulerService(
@@ -256,7 +256,7 @@ class Storm:
             await service.run()
 
     async def strike(self) -> None:
-        """One thing goes wrong, and is over after a while."""
+        """Inject one fault, which ends after a while."""
         rng, device = self.rng, self.rng.choice(self.devices)
         what = rng.choice(("worker killed", "worker killed", "scheduler killed", "cut", "cancelled"))
         self.faults[what] += 1
@@ -286,7 +286,7 @@ class Storm:
             return all(str(row.state) in FINAL for row in store.tasks.all(CAMPAIGN))
 
     async def run(self) -> None:
-        """From the first start to the last end."""
+        """Run from the first start to the last end."""
         async with (
             MemorySwarm(random.Random(1), latency_s=0.005) as self.swarm,
             trio.open_nursery() as self.nursery,

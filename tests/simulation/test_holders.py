@@ -1,4 +1,4 @@
-"""Workers that grant, renew and never answer cost a campaign little, and slow honest ones are left alone."""
+"""Workers that grant, renew and never run anything cost a campaign little, and slow honest workers are left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker itself: a good history passes, and each thing that must never happen is seen in a history that has it."""
+"""The checker itself: a good history passes, and each violation is found in a history that contains it."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_who_adopts_may_begin_anew_what_was_stopped_after_it_looked_or_cancelled
 
 
 def observed(*events: Event) -> set[str]:
-    """The invariants that do not hold with these events too."""
+    """The invariants that do not hold once these events are added."""
     history = good()
     history.events += events
     return {breach.invariant for breach in check(history.sorted())}

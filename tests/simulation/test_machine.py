@@ -1,4 +1,4 @@
-"""The model under Hypothesis: any of its faults at any moment, in the order that breaks most, shrunk to the shortest story."""
+"""The model under Hypothesis: any fault at any moment, in whatever order breaks most, shrunk to the shortest sequence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.wire import Weather
 
 
 class Swarm(RuleBasedStateMachine):
-    """Two schedulers and three workers; the rules are what can go wrong, and time."""
+    """Two schedulers and three workers. The rules are the faults, and the passing of time."""
 
     world: World
 
@@ -66,7 +66,7 @@ class Swarm(RuleBasedStateMachine):
         assert not [breach for breach in breaches if not _still_dying(breach)], breaches
 
     def teardown(self) -> None:
-        """Once faults stop, everything ends."""
+        """Everything ends once faults stop."""
         if not hasattr(self, "world"):
             return
         self.world.wind_down()
@@ -76,7 +76,7 @@ class Swarm(RuleBasedStateMachine):
 
 
 def _still_dying(breach: Breach) -> bool:
-    """Judged when all is over: how long a run lives on is known only then."""
+    """Judged only at the end, when it is known how long a run lived on."""
     return breach.invariant == "no_orphan_run"
 
 

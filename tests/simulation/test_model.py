@@ -1,4 +1,4 @@
-"""The model at work: runs with faults keep every invariant, a seed is a run, and known mistakes are found."""
+"""The model at work: runs with faults keep every invariant, a seed determines its run, and known mistakes are found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.simulation.mutants import MUTANTS
 ROOT = Path(__file__).parents[2]
 SEEDS = 120
 SEARCH = 200
-"""Runs in which a mistake has to show."""
+"""Number of runs within which a mistake has to show."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 40))
@@ -29,7 +29,7 @@ def test_whatever_goes_wrong_every_invariant_holds(first: int) -> None:
 
 
 def test_a_sitting_that_was_found_under_way_is_not_hedged_before_its_time() -> None:
-    """Its campaign was adopted, and the result of the sitting before came after that."""
+    """Its campaign was adopted, and the result of the previous sitting arrived after that."""
     assert not run(26910).breaches
 
 

@@ -1,4 +1,4 @@
-"""Many schedulers, few places."""
+"""Many schedulers compete for few slots."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Links between the processes of the model, and all that can happen to a message on its way.
+"""Links between the processes of the model, and what can happen to a message on its way.
 
-A link is opened by a scheduler and carries calls both ways. A message may come late, out of order, twice or not at all. Across a cut
-nothing arrives, and both ends notice after some seconds; a killed process breaks its links at
-once, or (a machine that lost power) in silence.
+A scheduler opens a link, which carries calls both ways. A message may arrive late, out of order, twice or not at all. Across a cut nothing
+arrives, and both ends notice after some seconds. The links of a killed process break at once, those of a machine that lost power in
+silence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.simulation.kernel import Flag, Process
 
 M = TypeVar("M", bound=Message)
 NOTICE_S = 8.0
-"""A silent link seems alive for so long."""
+"""How long a silent link seems alive."""
 TOO_LONG_S = 3.0
 
 Serve = Callable[["End", Message], Awaitable[Message | None]]
@@ -27,18 +27,18 @@ Serve = Callable[["End", Message], Awaitable[Message | None]]
 
 @dataclass
 class Weather:
-    """How likely what is for each message, and how long it takes."""
+    """The probability of each fault of a message, and its delay."""
 
     drop: float = 0.0
     twice: float = 0.0
     slow: float = 0.0
-    """Comes up to TOO_LONG_S late: behind many that were said after it."""
+    """Arrives up to TOO_LONG_S late, behind many later messages."""
     latency_s: float = 0.005
 
 
 @dataclass(eq=False)
 class Station:
-    """What a process is on the network: the one that serves, and what it learns of its links."""
+    """A process as the network sees it: the function that serves requests, and the state of its links."""
 
     process: Process
     serve: Serve
@@ -46,9 +46,9 @@ class Station:
     closed: Callable[[End], None] = lambda end: None
     ends: dict[End, None] = field(default_factory=dict)
     peer: str = ""
-    """Its identity, which a copy of its key has too; empty: the process's name."""
+    """Its peer id, which a copy of its key shares; empty: the process's name."""
     speaks: dict[str, int] = field(default_factory=dict)
-    """Campaign → epoch of the present life: for the history, not for the other side."""
+    """Campaign → epoch of the present life. For the history only, not for the other side."""
 
 
 class End:
@@ -62,11 +62,11 @@ class End:
         self.speaks = me.speaks
         self.closed = Flag()
         self.epochs: dict[str, int] = {}
-        """For the worker's desk: under which epoch this link has spoken of each campaign."""
+        """For the worker's desk: campaign → the epoch under which this link has spoken."""
         self.far: End
 
     async def call(self, message: Message, max_wait_s: float = 5.0) -> Message:
-        """The answer. Raises `Unreachable` on silence or when the link breaks first."""
+        """Send a request and return the answer. Raises `Unreachable` on silence or when the link breaks first."""
         if self.closed.is_set:
             raise Unreachable("the link is closed")
         box: list[Message] = []
@@ -95,20 +95,20 @@ class End:
         raise RemoteProtocolError(f"{self.peer} answered with {type(answer).__name__}")
 
     async def reset(self) -> None:
-        """As `swarm.net.link.Link.reset`."""
+        """Like `swarm.net.link.Link.reset`."""
         self.drop()
 
     def tell(self, message: Message) -> None:
-        """A note: nobody knows whether it arrives."""
+        """Send a note. Nobody learns whether it arrives."""
         if not self.closed.is_set:
             self._air.carry(self, message, None)
 
     def drop(self) -> None:
-        """This side has given the link up. The other hears of it, if it can."""
+        """Give the link up on this side. The other side hears of it, if it can."""
         self._air.break_link(self, 0.0, self._air.notice(self.me, self.station))
 
     def end(self) -> None:
-        """It is closed for this side."""
+        """Close the link on this side."""
         if not self.closed.is_set:
             self.closed.set()
             self.me.ends.pop(self, None)
@@ -123,18 +123,18 @@ class Air:
         self._rng = rng
         self.weather = Weather()
         self.cuts: set[tuple[str, str]] = set()
-        """(from, to): nothing passes in this direction."""
+        """(from, to): nothing arrives in this direction."""
         self.stations: dict[str, Station] = {}
         self.injected: Counter[str] = Counter()
         self.lies: set[str] = set()
-        """Hashes of records that say what is not so."""
+        """Hashes of records that are false."""
         self.dropped: Callable[[str, str], None] = lambda one, other: None
-        """Called with both ends of a link that lost a message, once each way round."""
+        """Called with both ends of a link that lost a message, once for each direction."""
         self.delayed: Callable[[str, str], None] = lambda one, other: None
-        """Called with both ends of a link on which a message will come late, once each way round."""
+        """Called with both ends of a link on which a message will be late, once for each direction."""
 
     def cut(self, one: str, other: str) -> bool:
-        """Whether nothing passes in that direction."""
+        """Whether nothing arrives in that direction."""
         return (one, other) in self.cuts
 
     def notice(self, me: Station, other: Station) -> float:
@@ -142,11 +142,11 @@ class Air:
         return NOTICE_S if self.cut(me.process.name, other.process.name) else self.latency()
 
     def latency(self) -> float:
-        """Of one message in fair weather."""
+        """Seconds that one message takes without faults."""
         return self.weather.latency_s * (0.5 + self._rng.random())
 
     async def open(self, me: Station, peer: str, max_wait_s: float) -> End:
-        """A new link. Raises `Unreachable`; `refused` where its machine answers that nobody is there."""
+        """Open a new link. Raises `Unreachable`; `refused` where the peer's machine answers that no process is there."""
         process, other = me.process, self.stations[peer]
         await process.sleep(4 * self.latency())
         if self.cut(process.name, peer) or self.cut(peer, process.name):
@@ -164,7 +164,7 @@ class Air:
         return own
 
     def break_link(self, end: End, here_s: float, there_s: float) -> None:
-        """Both ends notice, each in its time."""
+        """Break a link; each end notices in its own time."""
         kernel = end.me.process.kernel
         if here_s:
             kernel.after(here_s, end.end)
@@ -173,7 +173,7 @@ class Air:
         kernel.after(there_s, end.far.end)
 
     def lost(self, station: Station, *, silent: bool) -> None:
-        """A process was killed: its links break for the others, `silent` where its whole machine went."""
+        """A process was killed: its links break for the other ends, in silence (`silent`) where the whole machine went down."""
         for end in tuple(station.ends):
             end.closed.set()
             station.ends.pop(end, None)
@@ -181,7 +181,7 @@ class Air:
             end.me.process.kernel.after(there, end.far.end)
 
     def carry(self, end: End, message: Message, answered: Callable[[Message], None] | None) -> None:
-        """Bring it to the other side, as the weather is."""
+        """Deliver a message to the other side, as the weather allows."""
         for _ in range(self._copies(end)):
             end.me.process.kernel.after(self._delay(end), lambda: self._arrive(end.far, message, answered))
 

@@ -1,4 +1,4 @@
-"""What happens at a worker, held against a history."""
+"""Invariants over what happens at a worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.history import Breach, History, Invariant, Kind
 
 
 def slots_are_exclusive(history: History) -> Iterator[Breach]:
-    """As many runs are alive on a worker as it has slots, never more; on one slot there is one at a time."""
+    """A worker never has more live runs than slots, and no two of them on one slot."""
     alive: dict[str, dict[str, int | None]] = defaultdict(dict)
     for event in history.of(Kind.BEGAN, Kind.DEAD, Kind.DIED):
         runs = alive[event.worker]
@@ -29,7 +29,7 @@ def slots_are_exclusive(history: History) -> Iterator[Breach]:
 
 
 def capacity_holds(history: History) -> Iterator[Breach]:
-    """What is reserved on a worker is never more than it has: places, and each dimension by itself."""
+    """Reservations on a worker never exceed its capacity, in slots and in each dimension."""
     held: dict[str, dict[str, str]] = defaultdict(dict)
     for event in history.of(Kind.TAKEN, Kind.LEFT, Kind.DIED):
         places = held[event.worker]
@@ -52,18 +52,20 @@ def capacity_holds(history: History) -> Iterator[Breach]:
 
 
 def one_answer(history: History) -> Iterator[Breach]:
-    """The same request, however often it comes, gets one lease: in one life a worker grants an attempt once. And fences rise."""
+    """A repeated request always gets the same lease: in one life a worker grants an attempt once. And fences rise."""
     given: dict[tuple[str, int, str, str, int], str] = {}
     known: set[tuple[str, str]] = set()
     newest: dict[str, tuple[int, int]] = {}
     for event in history.of(Kind.QUEUED, Kind.TAKEN, Kind.ROLLED_BACK):
-        if event.kind is Kind.ROLLED_BACK:  # the counter of its lives is put back too: this is another life
+        if (
+            event.kind is Kind.ROLLED_BACK
+        ):  # the counter of its lives is set back too, so this is another life
             given = {name: lease for name, lease in given.items() if name[0] != event.worker}
             newest.pop(event.worker, None)
             known = {one for one in known if one[0] != event.worker}
             continue
         if event.fence is None or (event.worker, event.lease) in known:
-            continue  # a ticket comes up: perhaps for another peer, which adopted it
+            continue  # a queued lease gets its turn, perhaps for another peer that adopted it
         known.add((event.worker, event.lease))
         name = (event.worker, event.fence[0], event.peer, event.task, event.attempt)
         if name not in given and event.fence <= newest.get(event.worker, (-1, 0)):
@@ -79,9 +81,9 @@ def one_answer(history: History) -> Iterator[Breach]:
 
 
 def no_orphan_run(history: History) -> Iterator[Breach]:
-    """No process lives on for more than two seconds after its lease was ended, or after a cancel reached its worker.
+    """No process lives for more than two seconds after its lease ended, or after a cancel reached its worker.
 
-    A worker that is put back gives names of leases again: a cancel may mean either run of such a name, which is left out.
+    A worker that is set back uses lease names again. A cancel may then mean either run of that name, so such names are left out.
     """
     grace = history.limits.stop_s + history.limits.slack_s
     dead = {(e.worker, e.lease): e.at for e in history.of(Kind.DEAD)}
@@ -123,7 +125,7 @@ def no_orphan_run(history: History) -> Iterator[Breach]:
 
 
 def _pauses(history: History, last: float) -> dict[str, list[tuple[float, float]]]:
-    """Worker → from, to: when its process could do nothing."""
+    """Worker → (from, to) of the times when its process was paused."""
     by_key: dict[str, list[tuple[float, float]]] = defaultdict(list)
     since: dict[str, list[float]] = defaultdict(list)
     for event in history.of(Kind.PAUSED):
@@ -142,7 +144,7 @@ def _pauses(history: History, last: float) -> dict[str, list[tuple[float, float]
 
 
 def no_stop_while_timing(history: History) -> Iterator[Breach]:
-    """Nobody gives way to a higher priority while being measured."""
+    """No run is preempted while it is timed."""
     timing: set[tuple[str, str]] = set()
     for event in history.of(Kind.TIMING, Kind.STOP_ORDERED, Kind.DIED):
         run = (event.worker, event.lease)
@@ -155,7 +157,7 @@ def no_stop_while_timing(history: History) -> Iterator[Breach]:
 
 
 def every_verb_was_authorised(history: History) -> Iterator[Breach]:
-    """Nothing happens at a worker on the word of somebody who may not say it at that time."""
+    """Nothing happens at a worker on a request that its sender may not make at that time."""
     may: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
     outcome = False
     for event in history.of(Kind.PERMITTED, Kind.REVOKED, Kind.VERB):
@@ -171,7 +173,7 @@ def every_verb_was_authorised(history: History) -> Iterator[Breach]:
 
 
 def the_signed_model_ran(history: History) -> Iterator[Breach]:
-    """The model that a run loads has the hash that its task was signed with."""
+    """The model that a run loads has the hash in its signed task."""
     for event in history.of(Kind.BEGAN):
         signed = history.models.get(event.task)
         if signed is not None and event.sha256 and event.sha256 != signed:
@@ -179,7 +181,7 @@ def the_signed_model_ran(history: History) -> Iterator[Breach]:
 
 
 def sent_is_stored(history: History) -> Iterator[Breach]:
-    """A worker sends a result only once it is on its disk, or in memory because no disk took it."""
+    """A worker sends a result only once the result is on its disk, or in memory because the disk did not take it."""
     stored: dict[str, dict[str, bool]] = defaultdict(dict)
     for event in history.of(Kind.BORN, Kind.STORED, Kind.SENT):
         records = stored[event.worker]
@@ -194,7 +196,7 @@ def sent_is_stored(history: History) -> Iterator[Breach]:
 
 
 def let_go_was_answered(history: History) -> Iterator[Breach]:
-    """A result waits for its scheduler until one has answered it."""
+    """A result waits for its scheduler until one scheduler has answered it."""
     answered: set[tuple[str, str]] = set()
     for event in history.of(Kind.ANSWERED, Kind.LET_GO):
         result = (event.worker, event.sha256)
@@ -227,8 +229,8 @@ def stored_survives(history: History) -> Iterator[Breach]:
 
 
 def the_old_one_has_no_say(history: History) -> Iterator[Breach]:
-    """In one life of a worker nothing happens to a campaign under a lower epoch than one under which somebody led it there. Who ends a run
-    of its own under a newer epoch does not lead yet.
+    """In one life of a worker nothing happens to a campaign under a lower epoch than one under which somebody led it there. A scheduler
+    that ends a run of its own under a newer epoch does not lead yet.
     """
     received: dict[tuple[str, str], tuple[int, str]] = {}
     for event in history.of(Kind.BORN, Kind.SPOKE):
@@ -238,7 +240,7 @@ def the_old_one_has_no_say(history: History) -> Iterator[Breach]:
         newest = received.get((event.worker, event.campaign), (0, ""))
         lines = (event.number or 0, event.who)
         if event.word == "cancel" and lines[0] == newest[0]:
-            continue  # of a campaign that has ended: a copy of its home owes the same stop
+            continue  # the campaign has ended, and a copy of its home owes the same stop
         if lines[0] < newest[0] or (lines[0] == newest[0] and newest[1] not in ("", event.who)):
             what = (
                 f"{event.campaign} at {event.worker}: {event.word} by {lines[1]} under epoch {lines[0]},"
@@ -250,14 +252,14 @@ def the_old_one_has_no_say(history: History) -> Iterator[Breach]:
 
 
 def the_owner_goes_first(history: History) -> Iterator[Breach]:
-    """On a device whose owner said so, nobody's queued lease comes before one of the owner's."""
+    """On a device that puts its owner first, no other queued lease comes before one of the owner's."""
     for event in history.of(Kind.TURN):
         if event.number:
             yield Breach("the_owner_goes_first", f"{event.lease} before {event.number} others", event.at)
 
 
 LASTING: Final[tuple[Invariant, ...]] = (stored_survives,)
-"""About what a worker has on disk: what was undone there, because it was put back to an earlier moment, does not count."""
+"""Invariants over a worker's disk: they ignore what was undone there because the disk was set back to an earlier moment."""
 SAFETY: Final[tuple[Invariant, ...]] = (
     slots_are_exclusive,
     capacity_holds,
@@ -272,4 +274,4 @@ SAFETY: Final[tuple[Invariant, ...]] = (
     the_old_one_has_no_say,
     the_owner_goes_first,
 )
-"""Hold at every moment."""
+"""Must hold at every moment."""

@@ -36,29 +36,29 @@ from protocol.words import Reason
 
 
 class OneTooMany(Slots):
-    """Grants one place more than there are."""
+    """Grants one slot more than there are."""
 
     @property
     def free(self) -> int:
         return self.count + 1 - self.number_in({LeaseState.GRANTED, LeaseState.RUNNING, LeaseState.OFFERED})
 
     def _stop_lapsed(self) -> None:
-        """Nobody has to go."""
+        """Never stops a run."""
 
 
 class OfferedIsFree(Slots):
-    """A place that was offered counts as free until it is taken."""
+    """Counts an offered slot as free until it is taken."""
 
     @property
     def free(self) -> int:
         return self.count - self.number_in({LeaseState.GRANTED, LeaseState.RUNNING})
 
     def _stop_lapsed(self) -> None:
-        """Nobody has to go."""
+        """Never stops a run."""
 
 
 class DeviceIsFree(Slots):
-    """Begins the next run while the last one's processes are still dying."""
+    """Begins the next run while the last run's processes are still dying."""
 
     def number_in(self, states: Collection[LeaseState]) -> int:
         return 0 if states == OCCUPIES else super().number_in(states)
@@ -75,7 +75,7 @@ def with_slots(slots: type[Slots]) -> type[Ledger]:
 
 
 class ForgetsKeys(Ledger):
-    """The same commit again is another one."""
+    """Takes a repeated commit for a new one."""
 
     def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
         self._keys = type(self._keys)(1)
@@ -83,24 +83,24 @@ class ForgetsKeys(Ledger):
 
 
 class NeverExpires(Ledger):
-    """Places are not released when their scheduler is gone."""
+    """Keeps slots after their scheduler is gone."""
 
     def expire(self, now: float) -> None:
-        """Nothing is ever over."""
+        """Nothing ever expires."""
 
     def next_deadline(self) -> float | None:
         return None
 
 
 class IgnoresCancel(Ledger):
-    """Says that it stopped what goes on."""
+    """Confirms a stop, and lets the run continue."""
 
     def stop(self, peer: str, held: Iterable[HeldLease], reason: Reason, now: float) -> tuple[str, ...]:
         return ()
 
 
 class NeverTimed(Ledger):
-    """Does not know that a run is being measured."""
+    """Does not know that a run is being timed."""
 
     def timing(self, lease: str, timed: bool, now: float) -> None:
         place = self.allocation(lease)
@@ -109,7 +109,7 @@ class NeverTimed(Ledger):
 
 
 class FencesRepeat(Ledger):
-    """Numbers its leases from the beginning now and then."""
+    """Restarts the numbers of its leases now and then."""
 
     def _enter(self, wanted: SlotRequest, state: LeaseState, now: float) -> Allocation:
         if self._number > 2 and not self.allocations():
@@ -118,14 +118,14 @@ class FencesRepeat(Ledger):
 
 
 class HearsEverybody(CampaignLeaders):
-    """Whoever speaks is the one."""
+    """Takes any peer for the leader."""
 
     def refuse(self, peer: str, principal: str, campaign: str, epoch: int) -> Denied | None:
         return None
 
 
 class NoEpochCheck(Ledger):
-    """Lower epochs are as good as higher ones."""
+    """Accepts lower epochs like higher ones."""
 
     def __init__(self, incarnation: int, **rest: Any) -> None:
         super().__init__(incarnation, **rest)
@@ -136,7 +136,7 @@ class NoEpochCheck(Ledger):
 
 
 class NoQuota(Ledger):
-    """Grants and queues as many leases as are asked for."""
+    """Ignores quotas: grants and queues every lease."""
 
     def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
         place = super().commit(replace(wanted, permission=replace(wanted.permission, slots=None)), now)
@@ -147,7 +147,7 @@ class NoQuota(Ledger):
 
 
 class OwnerLast(Ledger):
-    """Does not know its owner."""
+    """Gives the owner no precedence."""
 
     def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
         self._slots.queue.order = self._last  # type: ignore[method-assign]
@@ -161,7 +161,7 @@ class OwnerLast(Ledger):
 
 
 class SendsToAnyLink(WorkerConversation):
-    """Does not mind under which epoch a link has spoken."""
+    """Ignores under which epoch a link has spoken."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -169,7 +169,7 @@ class SendsToAnyLink(WorkerConversation):
 
 
 class StoppedTooSoon(WorkerConversation):
-    """Says that runs are stopped while their processes die."""
+    """Confirms that runs are stopped while their processes are still dying."""
 
     def _stop(self, *given: Any) -> Message | None:
         reply = super()._stop(*given)
@@ -181,7 +181,7 @@ class StoppedTooSoon(WorkerConversation):
 
 
 class KillsNothing(WorkerConversation):
-    """Does not carry out that a run is to end."""
+    """Does not carry out an order to end a run."""
 
     def carry_out(self) -> None:
         super().carry_out()
@@ -192,7 +192,7 @@ class KillsNothing(WorkerConversation):
 
 
 class FreesTheSlotAtOnce(WorkerConversation):
-    """A stopped run counts as over while its processes die."""
+    """Counts a stopped run as over while its processes are still dying."""
 
     def carry_out(self) -> None:
         super().carry_out()
@@ -206,7 +206,7 @@ class FreesTheSlotAtOnce(WorkerConversation):
 
 
 class SendsBeforeStoring(WorkerConversation):
-    """A result goes out from memory, and to the disk later."""
+    """Sends a result from memory, and stores it later."""
 
     def _store(self, allocation: Allocation, record: Record) -> None:
         super()._store(allocation, record)
@@ -220,7 +220,7 @@ class SendsBeforeStoring(WorkerConversation):
 
 
 class TakesSilenceForAnAnswer(WorkerConversation):
-    """A lost acknowledgement settles the result."""
+    """Takes a lost acknowledgement for an answer, and settles the result."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -231,7 +231,7 @@ class TakesSilenceForAnAnswer(WorkerConversation):
 
 
 class RenewsStaleEpochs(WorkerConversation):
-    """Does not look under which epoch leases are renewed."""
+    """Renews leases under any epoch."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -246,7 +246,7 @@ class _RenewsAnything(RequestHandlers):
 
 
 class ForgetsResults(WorkerConversation):
-    """Begins every life with an empty outbox."""
+    """Starts every life with an empty outbox."""
 
     def __init__(self, ledger: Ledger, outbox: Outbox, context: WorkerContext) -> None:
         super().__init__(ledger, Outbox(context.wall, context.now), context)
@@ -258,7 +258,7 @@ class _OldByTheClock(Outbox):
 
 
 class BelievesAnyClock(WorkerConversation):
-    """Gives results up as soon as the wall clock says that they are old."""
+    """Drops results as soon as the wall clock says that they are old."""
 
     def __init__(self, ledger: Ledger, outbox: Outbox, context: WorkerContext) -> None:
         settled = outbox._settled.values()
@@ -273,7 +273,7 @@ class _Forgetful(Outbox):
 
 
 class DropsWhatNoDiskTook(WorkerConversation):
-    """A result in memory is gone with the first answer, whoever gives it."""
+    """Drops a result in memory after the first answer, from any scheduler."""
 
     def __init__(self, ledger: Ledger, outbox: Outbox, context: WorkerContext) -> None:
         parts = (outbox._waiting.values(), outbox._settled.values())
@@ -281,7 +281,7 @@ class DropsWhatNoDiskTook(WorkerConversation):
 
 
 class KeepsResultsFromAdopters(WorkerConversation):
-    """Who adopts a campaign is answered without getting its results."""
+    """Answers an adopter without sending it the results."""
 
     def _redirect(self, item: OutboxItem) -> Flow[str]:
         yield from ()

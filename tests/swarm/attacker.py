@@ -1,4 +1,4 @@
-"""A peer that writes the bytes itself: down to the frames of yamux, over real sockets."""
+"""A peer that writes the bytes itself, down to the frames of yamux, over real sockets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 
 
 async def tcp(victim: Network, source: str | None = None) -> trio.SocketStream:
-    """A connection of which nothing has been said yet; `source`: the address it comes from."""
+    """A connection on which nothing has been sent yet; `source`: its source address."""
     address = parse_tcp(victim.addresses[0])
     assert address is not None
     return await trio.open_tcp_stream(address.host, address.port, local_address=source)
@@ -44,7 +44,7 @@ def line(text: bytes) -> bytes:
 
 
 async def ended(stream: trio.SocketStream) -> bool:
-    """Does the other side close, whatever it still says before?"""
+    """Whether the other side closes the stream, whatever it still sends before."""
     try:
         while await stream.receive_some():
             pass
@@ -54,7 +54,7 @@ async def ended(stream: trio.SocketStream) -> bool:
 
 
 class SecureConn(Protocol):
-    """What Noise makes of a socket."""
+    """A socket secured by Noise."""
 
     async def read(self, n: int | None = None) -> bytes: ...
 
@@ -73,13 +73,13 @@ class RawLink:
         await self._secure.write(header + body)
 
     async def open(self) -> int:
-        """A stream on which nothing has been negotiated."""
+        """Open a stream on which nothing has been negotiated; returns its number."""
         number, self._next = self._next, self._next + 2
         await self.frame(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_SYN, number)
         return number
 
     async def speak(self, protocol: str, body: bytes = b"") -> int:
-        """A stream of that protocol, and what is said on it at once."""
+        """Open a stream for that protocol and send `body` on it at once."""
         number = await self.open()
         await self.data(number, line(MSS[:-1]) + line(protocol.encode()) + body)
         return number
@@ -88,7 +88,7 @@ class RawLink:
         await self.frame(yamux.TYPE_DATA, 0, stream_id, body)
 
     async def finish(self, stream_id: int) -> None:
-        """Say that nothing more will come on the stream."""
+        """Announce that nothing more will be sent on the stream."""
         await self.frame(yamux.TYPE_DATA, yamux.FLAG_FIN, stream_id)
 
     async def end_of(self, stream_id: int) -> None:
@@ -100,7 +100,7 @@ class RawLink:
                 return
 
     async def next(self) -> tuple[int, int, int, bytes]:
-        """(type, flags, stream, body) of what comes, pings answered; a connection that ends is a type of -1."""
+        """(type, flags, stream, body) of the next frame; pings are answered. A connection that ends gives type -1."""
         try:
             while True:
                 header = await self._secure.read(12)
@@ -116,7 +116,7 @@ class RawLink:
             return -1, 0, 0, b""
 
     async def reset_of(self, stream_id: int) -> None:
-        """Wait until the victim resets the stream (or drops us altogether)."""
+        """Wait until the victim resets the stream (or closes the connection)."""
         while True:
             kind, flags, number, _ = await self.next()
             assert kind != -1, "the victim closed the connection"
@@ -143,7 +143,7 @@ async def attack(
     keys: KeyPair | None = None,
     source: str | None = None,
 ) -> AsyncIterator[RawLink]:
-    """A Noise connection with the victim, under an identity of our own."""
+    """A Noise connection to the victim, under the attacker's own identity."""
     keys = keys or create_new_key_pair(ATTACKER.seed)
     stream = await tcp(victim, source)
     async with stream:

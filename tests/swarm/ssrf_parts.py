@@ -1,7 +1,8 @@
-"""The very edge of this machine for the tests of URLs: what is looked up and connected to by real sockets is noted, and led to one server.
+"""The edge of this machine for the tests of URLs: lookups and connections by real sockets are recorded, and all connections lead to one
+server.
 
-The hooks are trio's own. A name has the answers that a test gives it, one after the other; whatever address is connected to, a server on
-loopback answers that would tell its secret to anybody who gets there.
+The hooks are trio's own. A test gives each name its answers, one after the other. Whatever address is connected to, a server on loopback
+answers, which would give its secret to anyone who reaches it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from swarm.download.download import Edge
 from tests.swarm.web_parts import Papers
 
 Answers = Sequence[Sequence[str]]
-"""What a name resolves to when it is looked up first, second, … and from then on."""
+"""The addresses that a name resolves to at the first lookup, the second, …; the last entry holds from then on."""
 
 
 @dataclass
 class World(trio.abc.HostnameResolver, trio.abc.SocketFactory):
-    """Names, and where connections really lead."""
+    """Names, and the server to which connections really lead."""
 
     names: Mapping[str, Answers]
     port: int
@@ -33,19 +34,19 @@ class World(trio.abc.HostnameResolver, trio.abc.SocketFactory):
     connected: list[tuple[str, int]] = field(default_factory=list)
 
     def begin(self) -> None:
-        """From now on, for this run of trio."""
+        """Install the hooks for this run of trio."""
         trio.socket.set_custom_hostname_resolver(self)
         trio.socket.set_custom_socket_factory(self)
 
     def edge(self) -> Edge:
-        """The real one, but for the authority that signs its servers' certificates."""
+        """The real edge, except for the authority that signs its servers' certificates."""
         return Edge(
             resolve=self.look_up,
             transport=lambda proxy: httpx.AsyncHTTPTransport(verify=self.papers.client, trust_env=False),
         )
 
     async def look_up(self, host: str, port: int) -> Sequence[str]:
-        """As `swarm.download.download.look_up`."""
+        """Like `swarm.download.download.look_up`."""
         return [str(entry[4][0]) for entry in await self.getaddrinfo(host.encode("idna"), port)]
 
     async def getaddrinfo(
@@ -81,7 +82,7 @@ def _entry(address: str, port: object) -> tuple[Any, ...]:
 
 
 class _Led(trio.socket.SocketType):
-    """A real socket that is led to the server, whatever its target."""
+    """A real socket that connects to the server, whatever its target."""
 
     def __init__(self, real: trio.socket.SocketType, world: World) -> None:
         self._real, self._world = real, world

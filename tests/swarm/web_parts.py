@@ -1,4 +1,4 @@
-"""A scripted web server on loopback, and an edge that says where names lead: for the tests of models by URL."""
+"""A scripted web server on loopback, and an edge that decides where names lead: for the tests of models by URL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PUBLIC = "93.184.216.34"
 
 @dataclass(frozen=True)
 class Asked:
-    """One request, as the server saw it."""
+    """A request as the server received it."""
 
     target: str
     headers: Mapping[str, str]
@@ -35,7 +35,7 @@ Answer = Callable[[Asked, trio.abc.Stream], Awaitable[None]]
 
 
 def reply(status: int = 200, body: bytes = b"", length: int | None = None, **headers: str) -> bytes:
-    """The bytes of an answer; `length`: what it claims to be, where that is not so; -1: nothing."""
+    """The bytes of an answer; `length`: a false content length; -1: no content length."""
     values = {name.replace("_", "-"): value for name, value in headers.items()}
     if length != -1:
         values["content-length"] = str(len(body) if length is None else length)
@@ -45,14 +45,14 @@ def reply(status: int = 200, body: bytes = b"", length: int | None = None, **hea
 
 @dataclass
 class Web:
-    """What listens, and what it was asked."""
+    """The server's pages, and the requests that it received."""
 
     asked: list[Asked] = field(default_factory=list)
     pages: dict[str, Answer | bytes] = field(default_factory=dict)
     port: int = 0
 
     def file(self, target: str, data: bytes, tag: str = '"one"', *, ranges: bool = True) -> None:
-        """Serve a file as a good server does."""
+        """Serve a file as a well-behaved server does."""
 
         async def answer(asked: Asked, stream: trio.abc.Stream) -> None:
             expected = asked.headers.get("range")
@@ -94,14 +94,14 @@ class Web:
 
 @dataclass(frozen=True)
 class Papers:
-    """A server's certificate, and what trusts it."""
+    """A server's certificate, and a context that trusts it."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 def papers(folder: Path, *names: str, days: int = 30) -> Papers:
-    """A certificate for `names`, signed by itself; `days` below 0: it has run out."""
+    """A self-signed certificate for `names`; `days` below 0: it has expired."""
     key = ec.generate_private_key(ec.SECP256R1())
     own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     now = datetime.datetime.now(datetime.UTC)
@@ -137,7 +137,7 @@ def papers(folder: Path, *names: str, days: int = 30) -> Papers:
 
 @asynccontextmanager
 async def web(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[Web]:
-    """A server for the block."""
+    """Run a server for the block."""
     site = Web()
 
     async def one(stream: trio.SocketStream) -> None:
@@ -156,7 +156,7 @@ async def web(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Asy
 
 @contextmanager
 def web_beside() -> Iterator[Web]:
-    """A server on a thread of its own, for what blocks."""
+    """Run a server in another thread, for tests of blocking code."""
     up = threading.Event()
     results: list[tuple[Web, trio.lowlevel.TrioToken, trio.CancelScope]] = []
 
@@ -180,18 +180,18 @@ def web_beside() -> Iterator[Web]:
 
 @dataclass
 class Net:
-    """A made-up internet: which names have which addresses, and the one server behind all of them."""
+    """A made-up internet: the addresses of each name, and the one server behind all of them."""
 
     names: dict[str, Sequence[str]]
     site: Web
     client: ssl.SSLContext | None = None
     connected: list[tuple[str, int, object]] = field(default_factory=list)
-    """Address, port, name in the handshake."""
+    """(address, port, name in the handshake) of each connection."""
     looked_up: list[str] = field(default_factory=list)
     dead: frozenset[str] = frozenset()
 
     def edge(self) -> Edge:
-        """For `download`."""
+        """The edge to pass to `download`."""
         net = self
 
         async def resolve(host: str, port: int) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""A server over a store of its own, asked without sockets; and one on real sockets."""
+"""Servers over a store of their own: one called without sockets, and one on real sockets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from web.http.server import bind, serve
 
 
 class Woken:
-    """Counts how often the scheduler process was asked for."""
+    """Counts requests to start the scheduler process."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -50,7 +50,7 @@ def context(tmp_path: Path, woken: Woken) -> Iterator[ApiContext]:
 
 @pytest.fixture
 async def client(context: ApiContext) -> AsyncIterator[httpx.AsyncClient]:
-    """Asks the endpoints themselves."""
+    """A client that calls the endpoints directly."""
     transport = httpx.ASGITransport(make_open_app(context))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as asking:
         yield asking
@@ -58,7 +58,7 @@ async def client(context: ApiContext) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def served(context: ApiContext) -> AsyncIterator[httpx.AsyncClient]:
-    """Asks over a real socket, through the guard."""
+    """A client over a real socket, through the guard."""
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     async with trio.open_nursery() as nursery:
@@ -87,7 +87,7 @@ class StoreWriter:
         device: str = "d",
         batches: bool = False,
     ) -> str:
-        """A campaign none of whose tasks has begun. `batches`: the n-th has one of n, with two threads."""
+        """A campaign whose tasks have not begun. With `batches`, task n has batch n and two threads."""
         self.store.campaigns.create(
             NewCampaign(name, title, SCHEDULER, SPEC.model_dump_json()),
             [NewModel("m.onnx", "ab" * 32, 7, facts="m.onnx")],
@@ -99,7 +99,7 @@ class StoreWriter:
         return name
 
     def task(self, campaign: str, n: int, measure: Measure | None = None) -> Task:
-        """The n-th of a campaign."""
+        """The n-th task of a campaign."""
         return Task(
             campaign=campaign,
             task=f"{campaign}/{n}",
@@ -112,7 +112,7 @@ class StoreWriter:
         )
 
     def begin(self, task: str, device: str = "laptop-7", worker: str = WORKER) -> Fence:
-        """A worker has a place for it."""
+        """Grant the task to a worker."""
         fence = Fence(incarnation=1, number=int(task.rpartition("/")[2]))
         self.store.attempts.begin([CommitTo(task, 1, f"key of {task}", worker, device, 1)])
         self.store.attempts.record_grant(
@@ -121,7 +121,7 @@ class StoreWriter:
         return fence
 
     def succeed(self, task: str, device: str = "laptop-7", body: bytes = b"cannot be read") -> None:
-        """It is done."""
+        """Complete the task."""
         fence = self.begin(task, device)
         self.store.attempts.record_result(
             task=task, attempt=1, fence=fence, worker=WORKER, sha256="cd" * 32, body=body,
@@ -129,7 +129,7 @@ class StoreWriter:
         )  # fmt: skip
 
     def fail(self, *tasks: str, detail: str = "") -> None:
-        """No device fits."""
+        """Fail the tasks, because no device fits."""
         self.store.attempts.end_pending(
             EndPending(list(tasks), TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=detail)
         )
@@ -144,7 +144,7 @@ def writer(context: ApiContext) -> Iterator[StoreWriter]:
 
 @pytest.fixture(scope="session")
 def filled() -> Callable[[Home], None]:
-    """Fills a home's store with a campaign, `c-one`: a task is done, one failed, one has a place."""
+    """A function that fills a home's store with the campaign `c-one`: one task succeeded, one failed, one has a lease."""
 
     def fill(home: Home) -> None:
         made = StoreWriter(home)

@@ -1,4 +1,4 @@
-"""Devices of a swarm that is not there, and an observer of them."""
+"""Devices of an imaginary swarm, and their observer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def observed(
     state: WorkerState | None = WorkerState.ACTIVE,
     addresses: tuple[str, ...] = (),
 ) -> ObservedDevice:
-    """A device as somebody who looked around has it."""
+    """A device as an observer has it."""
     advert = Advert(
         peer=Identity.from_seed(name).peer_id,
         seq=1,
@@ -54,7 +54,7 @@ def observed(
 
 
 class Swarm:
-    """What the observer finds."""
+    """The devices that the observer finds."""
 
     def __init__(self, *devices: ObservedDevice) -> None:
         self.devices = list(devices)

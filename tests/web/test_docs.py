@@ -1,4 +1,4 @@
-"""What docs/api.md tells people to type, typed; and the page that shows the document."""
+"""The commands that docs/api.md tells people to type, executed; and the page that shows the document."""
 
 from __future__ import annotations
 

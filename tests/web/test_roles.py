@@ -1,4 +1,4 @@
-"""What the other roles of a home offer over HTTP: its worker and what can be said to it, and the gates it knows."""
+"""The other roles of a home over HTTP: its worker and the orders it takes, and the gates it knows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def home(tmp_path: Path) -> Home:
 
 
 class Worker:
-    """A worker that notes what it is sent."""
+    """A worker that records the messages it gets."""
 
     def __init__(self, home: Home) -> None:
         self.messages: list[Control | StatusRequest] = []
@@ -59,7 +59,7 @@ class Worker:
         self, home: Home, words: Sequence[str], gates: Sequence[str], message: Control | StatusRequest
     ) -> tuple[OwnerReply, ...]:
         await trio.lowlevel.checkpoint()
-        assert (tuple(words), tuple(gates)) == ((), ())  # this home's own, and nobody else
+        assert (tuple(words), tuple(gates)) == ((), ())  # this home's own worker only
         self.messages.append(message)
         if self.error is not None:
             return (OwnerReply(HERE, "", None, self.error),)
@@ -123,7 +123,7 @@ async def test_an_order_reaches_the_worker_as_it_was_given(home: Home) -> None:
 
 
 class Few:
-    """Counts who is there at a time, and lets them go when all that may come have come."""
+    """Counts the callers present at a time, and releases them once all that are allowed have come."""
 
     def __init__(self, few: int) -> None:
         self.few, self.present, self.most = few, 0, 0
@@ -170,7 +170,7 @@ def address(n: int) -> str:
 
 @asynccontextmanager
 async def asking_gate(home: Home, gates: Sequence[str]) -> AsyncIterator[SimpleNamespace]:
-    """The first tells, the second only its operators, the third is not there."""
+    """The first gate answers, the second answers only its operators, the third does not exist."""
 
     async def status() -> GateSnapshot:
         await trio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""What a model is by its bytes, and what is refused before any runtime sees it."""
+"""A model's format, read from its bytes, and models that are refused before any runtime sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a child may say, and that nothing else gets through."""
+"""What a child may send. Nothing else gets through."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_an_order_arrives_as_it_was_given() -> None:
 def test_requests_that_follow_each_other_are_read_one_by_one_with_their_own_descriptors() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, open(os.devnull) as file:  # noqa: PTH123
-        theirs.settimeout(10)  # instead of waiting for ever
+        theirs.settimeout(10)  # instead of waiting forever
         order = bytes(150_000)
 
         def send() -> None:

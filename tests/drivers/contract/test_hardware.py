@@ -1,4 +1,4 @@
-"""How many threads are the default."""
+"""The default number of threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from drivers.contract.hardware import (
 
 
 def cpus(folder: Path, siblings: list[str]) -> Path:
-    """A sysfs of our own: CPU n shares its core with `siblings[n]`."""
+    """A made-up sysfs in which CPU n shares its core with `siblings[n]`."""
     for cpu, shared in enumerate(siblings):
         (folder / f"cpu{cpu}/topology").mkdir(parents=True)
         (folder / f"cpu{cpu}/topology/thread_siblings_list").write_text(shared + "\n")

@@ -1,4 +1,4 @@
-"""A cold load is one of a file that was confirmed to be out of memory. On this system's own files."""
+"""A load is cold only if its file was confirmed to be out of memory. Uses real files on this system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which drivers there are, and what a broken one costs."""
+"""Which drivers are found, and what a broken driver costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drivers.contract.base import Unfit
 
 
 def point(value: str) -> EntryPoint:
-    """A driver that some package offers."""
+    """The entry point of a package's driver."""
     return EntryPoint("theirs", value, registry.GROUP)
 
 

@@ -1,4 +1,4 @@
-"""Pre-run and post-run steps: what they compute, what they refuse, and that they are no part of any time but their own."""
+"""Pre-run and post-run steps: what they compute, what they refuse, and that only their own time includes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.drivers.onnx_models import FLOAT, OnnxModels, node, value
 
 
 def done(values: Any, step: str, **options: Any) -> Any:
-    """One step, done."""
+    """Apply one step."""
     return steps.apply(np.asarray(values), [{"step": step, "options": options}])
 
 

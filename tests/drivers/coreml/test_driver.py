@@ -1,4 +1,4 @@
-"""The CoreML driver anywhere: units, manifest, inputs and refusals are real; coremltools is one that answers as on a Mac."""
+"""The CoreML driver on any system: units, manifest, inputs and refusals are real; coremltools is a double that answers as on a Mac."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FLOAT32, INT32 = 65568, 131104
 
 
 class Either(SimpleNamespace):
-    """A message with one of several fields, as protobuf has them."""
+    """A protobuf message with a `oneof`."""
 
     kind: str | None = None
 
@@ -68,19 +68,19 @@ def spec(kind: str = "mlProgram", **inputs: Either) -> Either:
 
 
 class MLCPUComputeDevice:
-    """As coremltools calls it."""
+    """Named as in coremltools."""
 
 
 class MLGPUComputeDevice:
-    """As coremltools calls it."""
+    """Named as in coremltools."""
 
 
 class MLNeuralEngineComputeDevice:
-    """As coremltools calls it."""
+    """Named as in coremltools."""
 
 
 class Mac:
-    """coremltools on a Mac, as far as the driver uses it: a model doubles its input."""
+    """coremltools on a Mac, as far as the driver uses it. Its model doubles the input."""
 
     __version__ = "9.0"
 
@@ -262,12 +262,12 @@ def test_code_of_other_applications_is_not_run() -> None:
     refuse_custom(spec())
 
 
-# -- the story -------------------------------------------------------------------------------------------------------------
+# -- whole orders ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def at_home(tmp_path: Path) -> Iterator[Path]:
-    """In a private working directory, as a child is."""
+    """Work in a private directory, as a child process does."""
     (tmp_path / "home").mkdir()
     with contextlib.chdir(tmp_path / "home"):
         yield tmp_path

@@ -1,4 +1,4 @@
-"""ExecuTorch's runtime and torch's tensors, as far as the driver uses them. Programs are real files; they all double their input."""
+"""Doubles for ExecuTorch's runtime and torch's tensors, as far as the driver uses them. Programs are real files; all double their input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drivers.executorch.units import ExecuTorchRuntime
 
 @dataclass
 class DoubledTensor:
-    """An array in the clothes of a tensor."""
+    """An array with the interface of a tensor."""
 
     values: Any
 
@@ -46,17 +46,17 @@ class DoubledLibrary:
 
     backends: tuple[str, ...] = ("XnnpackBackend", "OpenvinoBackend")
     fixed: int = 0
-    """Elements that an inference reads in any case: of fewer it reads what memory held before."""
+    """Elements that each inference reads. From a shorter input it reads on into stale memory."""
     gain: float = 2.0
     state: float = 0.0
-    """Added for each earlier inference."""
+    """Added to the output for each earlier inference."""
     fails: str = ""
-    """At the load, with this message."""
+    """Error message of a load that fails."""
     threads: list[int] = field(default_factory=lambda: [4])
-    """Of the pool, the last is now."""
+    """Thread counts of the pool, newest last."""
     loaded: list[str] = field(default_factory=list)
     calls: list[tuple[list[Any], bool]] = field(default_factory=list)
-    """Inputs, and whether the outputs were copied."""
+    """Inputs of each call, and whether its outputs were copied."""
     memory: Any = None
     Verification = SimpleNamespace(InternalConsistency="consistency")
 

@@ -1,4 +1,4 @@
-"""The ExecuTorch driver anywhere: programs, sizes, refusals and the check are real; the runtime is one that answers as ExecuTorch's."""
+"""The ExecuTorch driver on any system: programs, sizes, refusals and the check are real; the runtime is a double."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.drivers.executorch.doubles import DoubledLibrary, doubled
 
 
 def program(sizes: tuple[int, ...] = (1, 4), **changes: Any) -> bytes:
-    """y of x, by one operator."""
+    """A program that computes y from x with one operator."""
     made = {"dynamism": 0, "type": 6, "call": MadeCall((0, 1, 2, 2)), "keywords": ("x",), **changes}
     x = MadeValue(sizes, dynamism=made["dynamism"], type=made["type"])
     weights = MadeValue((4, 4), b"" if made.get("external") else bytes(64), external=made.get("external", ""))

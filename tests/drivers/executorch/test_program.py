@@ -1,4 +1,4 @@
-"""What a .pte file says of itself, and what broken ones are called."""
+"""What a .pte file describes, and the errors for broken files."""
 
 from __future__ import annotations
 
@@ -131,5 +131,5 @@ def test_bytes_that_were_changed_are_read_or_refused(tmp_path: Path) -> None:
         for _ in range(4):
             content[drawn.randrange(8, len(content))] = drawn.randrange(256)
         path.write_bytes(bytes(content))
-        with contextlib.suppress(FormatError, Unfit):  # any other error is ours
+        with contextlib.suppress(FormatError, Unfit):  # any other error is a bug of ours
             read_program(path)

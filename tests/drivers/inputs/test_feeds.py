@@ -1,4 +1,4 @@
-"""The first inputs that run, and what is said where none do."""
+"""The first inputs on which a model runs, and the message if there are none."""
 
 from __future__ import annotations
 

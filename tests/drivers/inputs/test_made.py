@@ -1,4 +1,4 @@
-"""Values of made inputs."""
+"""The values of generated inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a parent takes of a child's story, and where it stops listening."""
+"""What a parent accepts from a child's events, and where it stops listening."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_a_launch_that_only_times_tells_no_figures() -> None:
 def test_phases_that_change_without_end_are_not_forwarded() -> None:
     answers = LaunchEvents(LaunchSpec(MeasureJob.RUN, 1), served=False, cold=False)
     for at in range(MAX_CHANGES):
-        for done in range(3):  # going on within one is no change
+        for done in range(3):  # progress within a phase is no change
             assert answers.take(ProgressReport((Phase.LOAD, Phase.RUN)[at % 2], done))
     with pytest.raises(Garbled, match="changed its phase"):
         answers.take(ProgressReport(Phase.CHECK))
 
 
 def error_of(payload: bytes) -> tuple[int, str]:
-    """How many errors the check of a frame has gathered, and what is said of it."""
+    """The number of errors that the check of a frame has gathered, and the message."""
     with pytest.raises(Garbled) as caught:
         unpack(payload)
     why = caught.value.__context__
@@ -65,7 +65,7 @@ def test_wrong_names_are_refused_at_the_first_and_unknown_fields_are_only_counte
 
 
 class Hanging:
-    """A child that reports an error and then says nothing more until its deadline."""
+    """A child that reports an error, then sends nothing until its deadline."""
 
     code = None
     closed = False

@@ -1,4 +1,4 @@
-"""What a launch tells of a run that goes well, and when. The scripted driver plays it."""
+"""Which events a launch sends when a run goes well, and when, with the scripted driver."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_runs_are_shared_out_over_launches_and_only_the_first_is_described_and_c
 
 
 def name_of(process: psutil.Process) -> str:
-    """Empty for one that has ended meanwhile."""
+    """The process's name, or an empty one if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.name()
     return ""
@@ -172,7 +172,7 @@ def test_a_launch_whose_pages_were_dropped_is_cold_and_only_the_first_is(
 
 
 class Meter:
-    """A sampler that only notes what is asked of it."""
+    """A sampler that only records calls."""
 
     def __init__(self, reading: Telemetry | None) -> None:
         self.reading = reading
@@ -231,7 +231,7 @@ def test_the_accelerator_is_no_longer_read_when_a_launch_fails_and_nothing_is_re
 
 
 class WallMeter(Metering):
-    """It only notes what is asked of it."""
+    """A meter that only records calls."""
 
     def __init__(self) -> None:
         super().__init__(gpu=False, root=Path("/nowhere"))
@@ -332,7 +332,7 @@ def test_progress_is_reported_in_the_order_of_the_phases(stage: Zygote, script: 
 
 
 class NeverQuiet(IdleWait):
-    """A host on which waiting did not help."""
+    """A host on which waiting does not help."""
 
     def wait(self, sleep: Callable[[float], object]) -> Generator[tuple[float, float], None, IdleWaitReport]:
         yield 0.0, 0.1

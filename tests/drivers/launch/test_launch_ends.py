@@ -1,4 +1,4 @@
-"""Every way the child process can end, and what is reply of it. The scripted driver does the misbehaving."""
+"""Every way in which the child process can end, and what is reported of it. The scripted driver misbehaves on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is left of a run: whoever is killed, and whatever its processes start."""
+"""A run leaves nothing behind, whichever process is killed, and whatever its processes start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_orphan_does_not_survive_a_time_out_either(bare: Zygote, script: Scri
 
 
 def hanging(stage: Zygote, script: Script) -> tuple[Launch, Iterator[Event]]:
-    """A launch that has loaded, left an orphan and hangs."""
+    """A launch that has loaded its model, left an orphan and hangs."""
     launch = Launch(order(script(hang="run", orphan=True)), QUICK, stage)
     events = launch.events()
     for event in events:
@@ -59,7 +59,7 @@ def test_a_kill_from_another_thread_ends_everything_before_it_returns(bare: Zygo
     assert not any(lives(one) for one in doomed[1:]), "the reaper hangs up after all below it are dead"
     consumer.join(GONE_S)
     assert len(ended) == 1
-    launch.kill()  # once more does nothing
+    launch.kill()  # a second kill does nothing
 
 
 def test_a_launch_that_nobody_listens_to_any_more_is_ended(bare: Zygote, script: Script) -> None:
@@ -124,4 +124,4 @@ def test_nothing_outlives_a_node_that_is_killed(script: Script, way: str, proces
         node.kill()
         wait_until(lambda: not any(lives(one) for one in doomed), f"some of {doomed} live on")
     for folder in Path(tempfile.gettempdir()).glob("sark-run-*") if way == "plain" else ():
-        shutil.rmtree(folder)  # without a reaper nobody is left to do it
+        shutil.rmtree(folder)  # without a reaper nobody else removes it

@@ -1,4 +1,4 @@
-"""What a driver is calibrated with: models that it makes in a child, and that its units run."""
+"""The sample models that a driver makes in a child for calibration, and that its units run."""
 
 from __future__ import annotations
 

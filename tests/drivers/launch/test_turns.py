@@ -1,4 +1,4 @@
-"""Models in a process each that take turns: what a launch gives, and that no child can hold up, fool or outlive the others."""
+"""Models that take turns, each in its own process: what a launch reports, and that no child can delay, fool or outlive the others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ UNIT = "CPU (ONNX)"
 def compared(
     zygote: Zygote, own: str, beside: str, unit: str = FAKE, enough: EnoughRounds | None = None
 ) -> list[Event]:
-    """All events of two models, each in a process of its own."""
+    """All events of a comparison of two models, each in its own process."""
     order = WorkOrder(own, unit, threads=1, warmup=1, beside=(beside,), beside_units=(unit,))
     return list(Launch(order, QUICK, zygote, enough=enough).events())
 
@@ -169,7 +169,7 @@ def test_without_fork_the_token_comes_on_standard_input(script: Script) -> None:
     assert rounds == RoundsReport(((6_000_000,) * ROUNDS,) * 2, None, (1, 1), 2)
 
 
-# -- children that do not keep to it, as doubles ---------------------------------------------------------------------------
+# -- misbehaving children, as doubles --------------------------------------------------------------------------------------
 
 LOADED = (LoadReport(1, None, None), ReadyReport(6_000_000, ((1, 8),)))
 MEASURED = MeasureReport((1,), (1,), 0.0, 0.0, None, 0, None)
@@ -181,7 +181,7 @@ def packed(*events: Event) -> Iterator[bytes]:
 
 
 class Doubled:
-    """A child whose turns are answered by a test."""
+    """A child whose turns the test answers."""
 
     def __init__(self, answer: Answer | None = None, ready: Sequence[Event] = LOADED) -> None:
         self.answer = answer or (lambda _: packed(TurnReport(1, None)))

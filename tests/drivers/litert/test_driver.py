@@ -1,4 +1,4 @@
-"""The LiteRT driver anywhere: formats, shapes, refusals and the check are real; the runtime is one that answers as ai-edge-litert does."""
+"""The LiteRT driver on any system: formats, shapes, refusals and the check are real; the runtime is a double of ai-edge-litert."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from protocol.formats.model_files import ModelFormat, read_format
 
 
 class OpResolverType(enum.Enum):
-    """As ai-edge-litert calls them."""
+    """Named as in ai-edge-litert."""
 
     AUTO = 0
     BUILTIN_REF = 2
@@ -42,8 +42,8 @@ class OpResolverType(enum.Enum):
 
 @dataclass
 class LiteRt:
-    """The module of the interpreter, as far as the driver uses it: a model that doubles its input, and adds one for each earlier inference
-    if it keeps a state."""
+    """The interpreter's module, as far as the driver uses it. Its model doubles the input and, if it keeps state, adds one for each
+    earlier inference."""
 
     dtype: Any = np.float32
     scale: tuple[float, int] = (0.0, 0)
@@ -51,9 +51,9 @@ class LiteRt:
     ops: tuple[str, ...] = ("MUL",)
     delegated: bool = True
     gain: Mapping[str, float] = field(default_factory=dict)
-    """Of kernels that do not double."""
+    """Kernels that multiply by another factor than 2."""
     most: int = 8
-    """The largest first size."""
+    """The largest first dimension."""
     opened: list[tuple[str, int]] = field(default_factory=list)
     resized: list[tuple[int, tuple[int, ...], bool]] = field(default_factory=list)
     OpResolverType = OpResolverType

@@ -1,4 +1,4 @@
-"""Which operators a delegate took, by the graph that the interpreter tells."""
+"""Which operators a delegate took, according to the interpreter's graph."""
 
 from __future__ import annotations
 

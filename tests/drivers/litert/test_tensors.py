@@ -1,4 +1,4 @@
-"""Inputs and outputs from what the interpreter tells of its tensors."""
+"""Inputs and outputs, from the interpreter's description of its tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A context in llama.cpp and the way back in it; the library is a double that remembers the tokens that it has seen."""
+"""A context in llama.cpp and rewinding it. The library is a double that remembers the tokens it has seen."""
 
 from __future__ import annotations
 

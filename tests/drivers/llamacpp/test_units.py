@@ -1,4 +1,4 @@
-"""The llama.cpp units, their refusals and the driver without its runtime; a library that only says what it has."""
+"""The llama.cpp units, their refusals, and the driver without its runtime. The library is a double that only lists what it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokenizer in a GGUF file; the library is a double whose tokens are the bytes of a text, each twice after a first one."""
+"""The tokenizer in a GGUF file. The library is a double whose tokens are the bytes of a text, each twice, after a start token."""
 
 from __future__ import annotations
 

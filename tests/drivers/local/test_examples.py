@@ -1,4 +1,4 @@
-"""Examples that a loaded model answers, apart from what is timed."""
+"""Examples that a loaded model answers outside the timed part."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNIT = "CPU (ONNX)"
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver writes into the folder that its process is in."""
+    """Work in a private folder, because a driver writes into the current directory of its process."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""FlatBuffers: what is written is read, and nothing is read outside of a file."""
+"""FlatBuffers: what was written is read back, and no read goes outside the file."""
 
 from __future__ import annotations
 

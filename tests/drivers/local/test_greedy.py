@@ -1,4 +1,4 @@
-"""Prompts that a language model answers, with a session that only remembers what it was given."""
+"""Prompts that a language model answers, with a session that only records its inputs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from drivers.local.tokens import Tokens
 
 
 class Counting:
-    """After each token the next higher one is the most likely."""
+    """A session in which the most likely token is always the last one plus one."""
 
     def __init__(self) -> None:
-        self.seen: list[int] = [99]  # of what was timed
+        self.seen: list[int] = [99]  # left over from the timed part
 
     def batches(self, tokens: Tokens, each: int) -> list[Any]:
         raise NotImplementedError
@@ -40,7 +40,7 @@ class Counting:
 
 
 class Numbers:
-    """Tokens as numbers, of which one ends an answer."""
+    """A tokenizer of numbers, one of which ends an answer."""
 
     def __init__(self, end: int) -> None:
         self.end = end

@@ -1,4 +1,4 @@
-"""Lists of times that a model keeps of its own inferences reach the record's findings, and only from the launch that describes."""
+"""Lists of times that a model keeps of its own inferences reach the record's findings, only from the launch that describes the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sustained run in a real child: one launch with all that a run has, and what it found stretch by stretch."""
+"""A sustained run in a real child: one launch with all parts of a run, and its findings stretch by stretch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that take turns in one child: what the launch gives of each, and what is refused."""
+"""Models that take turns in one child: what the launch reports of each, and what it refuses."""
 
 from __future__ import annotations
 

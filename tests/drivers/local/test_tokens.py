@@ -1,4 +1,4 @@
-"""What is timed of a language model, with a session that only counts and a clock that it moves."""
+"""What is timed in a language model, with a session that only counts and moves the clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from drivers.local.tokens import (
 
 
 class Counting:
-    """Each token takes `token_ns`, each rewind a second."""
+    """A session in which each token takes `token_ns`, and each rewind a second."""
 
     def __init__(self, token_ns: int = 10) -> None:
         self.now, self.token_ns = 0, token_ns
@@ -83,7 +83,7 @@ def test_an_inference_is_one_token_and_going_back_is_not_timed() -> None:
     loop.time(samples, 0, 5, 1)
     assert list(samples) == [10] * 5
     assert session.seen == ["rewind", 0, 1, 2, "rewind", 0, 1]
-    loop.time(samples, 0, 1, 4)  # a sample of several tokens may go back in between
+    loop.time(samples, 0, 1, 4)  # a sample of several tokens may rewind in between
     assert samples[0] == 10
     assert session.seen[7:] == [2, "rewind", 0, 1, 2]
 

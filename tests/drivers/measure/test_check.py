@@ -1,4 +1,4 @@
-"""When two answers count as the same."""
+"""When two outputs count as the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REFERENCE = np.linspace(-4, 4, 100, dtype=np.float32)
 
 
 def changed(index: int, to: float) -> np.ndarray[Any, Any]:
-    """The reference with one other value."""
+    """The reference with one value changed."""
     other = REFERENCE.copy()
     other[index] = to
     return other
@@ -31,7 +31,7 @@ def test_small_differences_are_reported_and_tolerated() -> None:
 
 
 def test_small_outputs_of_a_deep_model_may_differ_by_what_rounding_leaves() -> None:
-    """A text detector's: at most 5.8e-5, and 1.8e-7 apart, which is 0.3 % of them."""
+    """Values of a real text detector: outputs of at most 5.8e-5 that differ by 1.8e-7, which is 0.3 %."""
     tiny = np.linspace(0, 5.8e-5, 1000, dtype=np.float32)
     apart = tiny + np.float32(1.8e-7)
     assert compare("y", apart, tiny, depth=300).agrees

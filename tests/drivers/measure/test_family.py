@@ -1,4 +1,4 @@
-"""What a node and all below it use of the processors is found, on every system, with little work."""
+"""The processor time of a node and its descendants is found on every system, at little cost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_a_childs_child_uses_counts_while_it_runs_and_when_it_has_ended(lis
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
-        """In a thread of its own, as a node starts its processes."""
+        """Run in a separate thread, as a node starts its processes."""
         command = [sys.executable, "-c", PARENT, CHILD]
         started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         assert started[0].stdout is not None

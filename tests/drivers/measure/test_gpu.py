@@ -1,4 +1,4 @@
-"""Which GPUs are here: the first source that knows of one is believed, and what it does not tell is None."""
+"""The GPUs of a device: the first source that knows of one is believed, and figures that it does not have are None."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", 80 << 30, "550.54", "GPU-1", (9, 0), 700.0)
 
 
 class Nvml:
-    """A double of pynvml: one GPU; `silent` functions are not supported by it, `absent` is no library at all."""
+    """A double of pynvml with one GPU. The functions in `silent` are not supported; `absent` means that there is no library."""
 
     class NVMLError(Exception): ...
 

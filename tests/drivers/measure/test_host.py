@@ -1,4 +1,4 @@
-"""What the kernel's texts say, and what is made of two readings. The texts are copies of real ones, made shorter."""
+"""Parsing the kernel's texts, and comparing two readings. The texts are shortened copies of real ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ procs_blocked 0
 
 
 def look(at_s: float, total_s: float, idle_s: float, **changes: object) -> HostSample:
-    """One reading of a host with two processors."""
+    """A reading of a host with two processors."""
     steal = float(str(changes.pop("steal_s", 0.0)))
     fields: dict[str, object] = {"stall_ns": None, "throttles": None} | changes
     return HostSample(at_s, CpuTimes(total_s, idle_s, steal, 2, 1), **fields)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def test_a_device_is_on_its_battery_when_nothing_feeds_it(
 
 
 def a_laptop(root: Path) -> Path:
-    """The files of a laptop with two processors, on its battery, and a mouse with one of its own."""
+    """Write the files of a laptop with two processors that runs on its battery, and of a mouse with a battery of its own."""
     texts = {
         "proc/stat": STAT.decode(),
         "proc/pressure/cpu": PRESSURE.decode(),
@@ -158,7 +158,7 @@ def test_a_system_without_these_files_tells_nothing_rather_than_zero(tmp_path: P
 
 def test_what_others_run_at_a_moment_is_all_that_runs_less_our_own_threads(tmp_path: Path) -> None:
     reader = HostReader(a_laptop(tmp_path))
-    assert reader.others_now() == 1.0  # three run, we are one of them, on two processors
+    assert reader.others_now() == 1.0  # three processes run on two processors, and one of them is ours
     for number, state in enumerate("RSR"):
         thread = tmp_path / f"proc/self/task/{number}/stat"
         thread.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A busy host is waited for, a quiet one never, and our own work is nobody else's. Time is made by the tests."""
+"""The node waits for a busy host, never for a quiet one, and does not count its own work as others'. Time is simulated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROCESSORS = 2
 
 @dataclass
 class Machine:
-    """Two processors. `others` and `own`: how many of them are taken at a time, in whole processors."""
+    """A host with two processors. `others` and `own` say how many processors they occupy at a given time."""
 
     others: Callable[[float], float] = lambda now: 0.0
     own: Callable[[float], float] = lambda now: 0.0
@@ -49,7 +49,7 @@ class Machine:
 
 
 def waited(machine: Machine, quiet: IdleWait) -> tuple[IdleWaitReport, list[tuple[float, float]]]:
-    """How a wait ends, and what it yields meanwhile."""
+    """How a wait ends, and what it yields until then."""
     lines: list[tuple[float, float]] = []
     waiting = quiet.wait(machine.sleep)
     while True:
@@ -116,7 +116,7 @@ def test_the_maximum_wait_halves_where_waiting_never_helps_and_is_restored_after
 
 
 def test_a_nodes_own_work_is_no_other_work_in_a_long_queue_of_tasks() -> None:
-    # one processor is taken all the time by what belongs to the node: an import, a hash, a result
+    # the node's own work, such as an import, a hash or a result, occupies one processor all the time
     machine = Machine(own=lambda now: 1.0)
     quiet = machine.quiet()
     for _ in range(50):

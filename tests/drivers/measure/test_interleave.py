@@ -1,4 +1,4 @@
-"""Turns: orders that are fair, times that are of one inference, and CPU time that is each model's own."""
+"""Turns: the order is fair, times are per inference, and CPU time is counted for each model separately."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from drivers.measure.interleave import (
 
 @dataclass
 class Clocks:
-    """Wall and CPU time that only scripted inferences spend."""
+    """Wall and CPU clocks that only scripted inferences move."""
 
     wall: int = 0
     cpu: int = 0
     ends_after: int | None = None
-    """Readings of CPU time until a thread has ended."""
+    """How many times the CPU time can be read before the thread ends."""
 
     def read_cpu(self) -> int:
         if self.ends_after is not None:
@@ -48,7 +48,7 @@ class Clocks:
 
 @dataclass
 class Loop:
-    """One inference takes so long."""
+    """A loop with fixed wall and CPU times per inference."""
 
     clocks: Clocks
     wall_ns: int
@@ -66,7 +66,7 @@ class Loop:
 
 
 def ended(rounds: Generator[int, None, RoundTimes]) -> tuple[list[int], RoundTimes]:
-    """What was yielded, and the times."""
+    """What the rounds yielded, and their times."""
     done = []
     while True:
         try:

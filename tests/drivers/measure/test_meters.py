@@ -1,4 +1,4 @@
-"""Meters of energy, from files and lines in their real forms: joules of the windows, or none and why."""
+"""Energy meters, from files and lines in their real formats: joules of the timed windows, or none and the reason."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def put(root: Path, name: str, text: object) -> Path:
 
 
 def rapl_host(root: Path) -> Path:
-    """Two packages with what is in them, and the platform: as in the kernel's documentation of powercap."""
+    """Write two packages with their zones, and the platform, as in the kernel's documentation of powercap."""
     for zone, name in (
         ("intel-rapl:0", "package-0"),
         ("intel-rapl:0:0", "core"),
@@ -89,7 +89,7 @@ def test_a_counter_that_wraps_goes_on(tmp_path: Path) -> None:
 def test_a_counter_that_may_not_be_read_is_no_meter(tmp_path: Path) -> None:
     for zone in (rapl_host(tmp_path) / "sys/class/powercap").iterdir():
         (zone / "energy_uj").unlink()
-        (zone / "energy_uj").mkdir()  # root reads what is forbidden; nobody reads a folder
+        (zone / "energy_uj").mkdir()  # root may read any file, but nobody can read a folder
     assert find_meters(tmp_path, gpu=False, clock=lambda: 0) == []
     assert not may_have_meters(tmp_path, gpu=False)
 
@@ -172,7 +172,7 @@ def test_the_last_sample_of_powermetrics_is_one_that_came_after_the_run() -> Non
     assert last.at_ns > ended
 
 
-# -- joules of a window ------------------------------------------------------------------------------------------------------------------
+# -- a window's joules -------------------------------------------------------------------------------------------------------------------
 
 
 def joules(readings: Sequence[MeterReading], window: tuple[int, int]) -> float | None:
@@ -318,7 +318,7 @@ def test_a_file_with_something_wrong_says_what_and_where(tmp_path: Path, text: s
         read_file(tmp_path / "gone.csv", 0, 0, S)
 
 
-# -- all of them -------------------------------------------------------------------------------------------------------------------------
+# -- all meters together -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_process_apart_reads_counters_while_something_runs(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_host_without_meters_starts_no_process_and_reports_none(tmp_path: Path
 
 
 def test_where_there_is_nothing_to_read_that_is_found_out_once(tmp_path: Path) -> None:
-    """A host on which each look is a refused `sudo`: here the counters vanish between the look and the process."""
+    """Stands for a host on which each look is a refused `sudo`. Here the counters vanish between the look and the process."""
     rapl, away = rapl_host(tmp_path) / "sys/class/powercap", tmp_path / "away"
     meters = HostMeters(root=tmp_path)
     first = meters.of_run(gpu=False)
@@ -363,7 +363,7 @@ def test_where_there_is_nothing_to_read_that_is_found_out_once(tmp_path: Path) -
 
 
 class Wall:
-    """A meter that writes a line each second, here by its own clock, which passes while somebody waits."""
+    """A wall meter that writes a line each second, by a clock that moves only while somebody waits."""
 
     def __init__(self, path: Path, lines: int) -> None:
         self.path, self.now, self.waited = path, 100 * S, 0

@@ -1,4 +1,4 @@
-"""Which of NVML's GPUs CUDA shows to a run: by its environment variable, and where a GPU is divided (MIG)."""
+"""Which of NVML's GPUs CUDA shows to a run: by its environment variable, and on a partitioned GPU (MIG)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ DIVIDED = (
 
 
 class Error(Exception):
-    """As NVML's."""
+    """Named as in NVML."""
 
 
 class Host:
-    """A double of pynvml with one GPU for each number of instances; None: it is not divided. A handle is `GPU` or `GPU.instance`."""
+    """A double of pynvml: for each GPU its number of MIG instances, or None without MIG. A handle is `GPU` or `GPU.instance`."""
 
     NVMLError = Error
 

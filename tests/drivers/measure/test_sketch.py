@@ -1,4 +1,4 @@
-"""Outputs in few numbers: near where the outputs are near, far where they are not."""
+"""Sketches of outputs: close where the outputs are close, far apart where they differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which launches an order is measured with: sums, bounds, and every reason to stop. Nothing runs here."""
+"""Which launches an order gets: totals, bounds, and every reason to stop. Nothing is launched."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def planned(
     served: bool = False,
     **changes: object,
 ) -> tuple[list[LaunchSpec], StopRule | None]:
-    """All launches of an order, each with this median in nanoseconds, and why they ended."""
+    """All launches of an order, and why they ended. Each launch has the given median in nanoseconds."""
     plan = LaunchPlanner(WorkOrder("m", "u", **changes), budget_s, served)  # type: ignore[arg-type]
     made: list[LaunchSpec] = []
     while (launch := plan.next(len(made) * lasts_s)) is not None:

@@ -1,4 +1,4 @@
-"""A sustained run: as long as asked whatever the inferences take, stretch by stretch, then probes after longer and longer rests."""
+"""A sustained run: as long as asked, however long the inferences take, stretch by stretch, then probes after longer and longer rests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ S = 1000 * MS
 
 
 class HotDevice:
-    """Inferences of `quick` ns, of `slow` ns once it has worked for `lasts` seconds; rest cools it. It is its own clock."""
+    """Inferences take `quick` ns, then `slow` ns after `lasts` seconds of work. Rest cools the device. It is its own clock."""
 
     def __init__(self, quick: int, slow: int = 0, lasts: float = 1e9) -> None:
         self.now = 7 * S

@@ -1,4 +1,4 @@
-"""The accelerator during a run: readings and windows to facts, and a real process that reads a double of NVML."""
+"""The accelerator during a run: from readings and windows to figures, and a real process that reads a double of NVML."""
 
 from __future__ import annotations
 

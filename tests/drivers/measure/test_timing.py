@@ -1,4 +1,4 @@
-"""The measuring loop: exactly as many samples as requested, the warm-up apart and ended for a reason."""
+"""The measuring loop: exactly as many samples as requested, and a separate warm-up that ends for a stated reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def warmed(
     floor: int = 5,
     window_s: float | None = None,
 ) -> WarmUp:
-    """Feed samples until it is done or they are used up."""
+    """Feed samples until the warm-up is done or none are left."""
     warm = WarmUp(runs, warmup, floor, window_s)
     for sample in samples:
         if warm.done:
@@ -106,10 +106,10 @@ def test_samples_are_as_many_as_runs_and_the_warm_up_is_not_among_them() -> None
     assert len(measured.samples_ns) == 23
     assert len(measured.warmup_ns) == 4
     assert measured.warmup_ns[0] == 77
-    assert len(calls) == 23 + 3  # the first of the four warm-ups was made before
+    assert len(calls) == 23 + 3  # the first of the four warm-up calls came earlier
     progress = [one for one in reports if one.phase is Phase.RUN]
     assert (progress[0].done, progress[-1].done) == (0, 23)
-    assert measured.peak_bytes is None  # no reset, no figure
+    assert measured.peak_bytes is None  # without a reset there is no figure
 
 
 def test_the_collector_rests_inside_the_loop_and_works_after_it() -> None:
@@ -125,7 +125,7 @@ def test_the_clock_costs_what_two_readings_differ_by() -> None:
 
 
 class Clockwork:
-    """A loop with inferences that take as long as the tests say, and a note of how it was called."""
+    """A loop whose inferences take a given time. Records how it was called."""
 
     def __init__(self, takes_ns: int, overhead_ns: int = 50) -> None:
         self._takes_ns, self._overhead_ns = takes_ns, overhead_ns
@@ -146,7 +146,7 @@ def measured_by(
     watch: Callable[[ProgressReport], None] = lambda progress: None,
     **changes: Any,
 ) -> tuple[MeasureReport, list[ProgressReport]]:
-    """What a loop's launch shows, and the progress."""
+    """The report of a loop's launch, and its progress."""
     progress: list[ProgressReport] = []
     notes: list[str] = []
     events = timing.measure_calls(loop, ordered(**changes), 77, False, notes, reader)
@@ -170,7 +170,7 @@ def test_runs_that_were_counted_are_single_inferences_however_short() -> None:
 def test_in_a_window_short_inferences_are_timed_several_to_a_sample() -> None:
     loop = Clockwork(1000, overhead_ns=200)
     made, _ = measured_by(loop, window_s=0.05, warmup=10)
-    assert made.per_sample == 20  # the clock is a hundredth of 20 µs
+    assert made.per_sample == 20  # reading the clock takes 1 % of 20 µs
     assert len(made.samples_ns) == 2500
     assert made.timer_overhead_ns == 200
     assert loop.called[-1] == (2000, 2500, 20)  # blocks of 20 ms
@@ -218,11 +218,9 @@ def test_the_pressure_of_each_block_is_what_was_added_while_it_ran(
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
     made, _ = measured_by(Pressed(20 * MS), host.HostReader(tmp_path), runs=3, warmup=2)
     assert [block.stall_ns for block in made.blocks] == [250_000] * 3
-    assert made.host == HostState()  # nothing else is reported, and nothing is made up
+    assert made.host == HostState()  # nothing else is reported, and nothing invented
     wall_ns = 0
-    monkeypatch.setattr(
-        timing, "STALL_NS", 10**15
-    )  # however long this machine takes for it, the block is shorter
+    monkeypatch.setattr(timing, "STALL_NS", 10**15)  # the block is shorter, however long this machine takes
     made, _ = measured_by(Pressed(1), host.HostReader(tmp_path), runs=3, warmup=2)
     assert [block.stall_ns for block in made.blocks] == [None], (
         "pressure is reported in ticks: of less it says 0"
@@ -279,7 +277,7 @@ def test_other_load_is_seen_during_warm_up_and_not_right_after_a_report(
             return 0.25 * lines.count("glance")
 
         def look(self) -> host.HostSample:
-            return replace(super().look(), at_s=0.0)  # as in no time, however busy this machine is
+            return replace(super().look(), at_s=0.0)  # no time passes, however busy this machine is
 
     def note(progress: ProgressReport) -> None:
         lines.append(progress.phase)

@@ -1,4 +1,4 @@
-"""Micro-benchmarks: figures follow the device and the size, nothing is a constant, and a wrong result is no figure."""
+"""Micro-benchmarks: figures follow the device and the size, none is a constant, and a wrong result gives no figure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TINY = MicroPlan(sizes=(64 * KIB, MIB), gemm=(4, 48), block_s=0.001, blocks=2, s
 
 
 class Clock:
-    """Seconds that pass only when something is done."""
+    """A clock that moves only when a device works."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -29,7 +29,7 @@ class Clock:
         return self.now
 
     def device(self, seconds: Callable[[int], float]) -> Callable[[int], float]:
-        """A device that takes so long for the n-th time that it is asked."""
+        """A device that takes `seconds(n)` on its n-th call."""
         requests = [0]
 
         def timed(repeats: int) -> float:
@@ -103,7 +103,7 @@ WHOLE = frozenset(
 
 
 def on_this_host(clock: Callable[[], float] = time.perf_counter) -> Mapping[str, float]:
-    """Figures of all sizes: a host that is interrupted at the wrong moment rightly leaves out the smallest."""
+    """Figures of all sizes. Retries, because a host that is interrupted at the wrong moment rightly leaves out the smallest."""
     tried = (on_numpy.measure(TINY, 1, clock).figures for _ in range(20))
     return next(figures for figures in tried if figures.keys() >= WHOLE)
 

@@ -1,4 +1,4 @@
-"""Where MLX computes, and one sequence in a model, with MLX and mlx-lm played by doubles; on the processor it runs in `tests/extras`."""
+"""Where MLX computes, and one sequence in a model, with doubles of MLX and mlx-lm. `tests/extras` runs the real ones on the processor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drivers.mlx.units import CPU, GPU, device_for, provider, verify_device, wor
 
 
 class MlxDouble:
-    """`mlx.core` on a computer with `gpu`: `metal`, `cuda`, or none. `computes`: what 21 + 21 is there."""
+    """`mlx.core` on a computer whose `gpu` is `metal`, `cuda` or none. `computes`: its result for 21 + 21."""
 
     cpu, gpu = "cpu", "gpu"
 
@@ -79,7 +79,7 @@ def test_a_unit_without_its_device_is_refused_and_never_taken_over_by_the_proces
 
 
 class Sequence:
-    """mlx-lm's cache, and a model that writes to it: the tokens of the sequence."""
+    """mlx-lm's cache and a model that writes to it: the tokens of the sequence."""
 
     def __init__(self, trims: bool) -> None:
         self.trims, self.evaluated = trims, 0

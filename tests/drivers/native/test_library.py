@@ -1,4 +1,4 @@
-"""The native loop: made once, proved before it is used, found by what it was made of, and trusted only where nobody else can write."""
+"""The native loop: built once, verified before use, identified by its sources, and trusted only where nobody else can write."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.drivers.onnx_models import FLOAT, INT64, OnnxModels, node, value
 
 
 def no_compiler(name: str) -> None:
-    """A device that has none."""
+    """A device without a compiler."""
 
 
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
-    """What this device can do."""
+    """The best runtime that this device can build."""
     made = native.prepare(tmp_path_factory.mktemp("native") / "cache")
     assert made is not None
     runtime = Runtime(made.library, made.loop)
@@ -36,14 +36,14 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
 
 @pytest.fixture(scope="module", params=["best", "ctypes"])
 def either(request: pytest.FixtureRequest, runtime: Runtime) -> Runtime:
-    """With the compiled loop, if there is a compiler, and without."""
+    """The runtime with the compiled loop, if there is a compiler, and without it."""
     library = native.library()
     assert library is not None
     return runtime if request.param == "best" else Runtime(library, None)
 
 
 def inference(runtime: Runtime, model: str) -> BoundSession:
-    """One on an 8-wide model."""
+    """An inference of a model with 8 inputs."""
     return BoundSession(runtime.open(model, 1), {"x": ("float", (1, 8), np.ones((1, 8), np.float32))})
 
 
@@ -102,7 +102,7 @@ def test_a_loop_that_failed_its_proof_is_not_used(tmp_path: Path) -> None:
 
 
 def test_the_version_is_that_of_the_files_whichever_distribution_wrote_them(tmp_path: Path) -> None:
-    """As where onnxruntime-gpu was installed over the plain one."""
+    """For example where onnxruntime-gpu was installed over onnxruntime."""
     runtime = tmp_path / "libonnxruntime.so.1"
     runtime.write_bytes(b"")
     assert native.version_of(runtime) == ""

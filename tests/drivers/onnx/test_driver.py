@@ -1,4 +1,4 @@
-"""The ONNX driver on made models, on real ones, and on those that mean harm."""
+"""The ONNX driver with generated, real and malicious models."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LIMITS = Limits(load_s=30, run_s=60)
 
 
 class Row:
-    """What one order gave."""
+    """The events of one order."""
 
     def __init__(self, events: list[Any]) -> None:
         self.loads = [
@@ -62,7 +62,7 @@ class Row:
 
 
 def run(zygote: Zygote, model: str, limits: Limits = LIMITS, **order: Any) -> Row:
-    """One order on the CPU: a launch of three runs unless the order says otherwise."""
+    """Run one order on the CPU: one launch of three runs, unless the order says otherwise."""
     result: dict[str, Any] = {"runs": 3, "loads": 1, "warmup": 1, "threads": 1} | order
     return Row(list(measure(WorkOrder(model, UNIT, **result), limits, zygote)))
 
@@ -116,7 +116,7 @@ def test_memory_is_measured_phase_by_phase(zygote: Zygote, models: OnnxModels) -
 
 
 def test_memory_that_only_failed_integers_took_is_in_no_figure(zygote: Zygote, models: OnnxModels) -> None:
-    """Of the made integers the first are too large for the table, after they have taken a megabyte each."""
+    """The first generated integers are too large for the table, and fail after taking a megabyte each."""
     each = helper.make_tensor("each", INT64, [1], [250_000])
     table = helper.make_tensor("table", FLOAT, [10], [1.0] * 10)
     nodes = [
@@ -427,7 +427,7 @@ def test_progress_never_runs_ahead(zygote: Zygote, models: OnnxModels) -> None:
 
 
 def folder_model(models: OnnxModels, folder: Path, location: str = "weights.bin") -> Path:
-    """A model with its weights next to it."""
+    """A model with its weights in a second file."""
     folder.mkdir()
     Path(models.external(location)).replace(folder / "model.onnx")
     (folder / "weights.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())

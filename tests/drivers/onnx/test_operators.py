@@ -1,4 +1,4 @@
-"""Operators by type and provider, from what the runtime tells of a session."""
+"""Operators by type and provider, from what the runtime reports about a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Providers in packages of their own, with onnxruntime's and the packages' edges played by doubles."""
+"""Providers in separate packages, with doubles for onnxruntime's interface and the packages'."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACES = {one.unit: placement_for(one, one.names[0], "") for one in UNITS}
 
 
 class OrtError(Exception):
-    """As onnxruntime's: it derives from Exception alone."""
+    """Like onnxruntime's error, derived from Exception alone."""
 
 
 def ep_device(provider: str, kind: str, **metadata: str) -> Any:
@@ -40,7 +40,7 @@ def ep_device(provider: str, kind: str, **metadata: str) -> Any:
 
 @dataclass
 class PluginRuntime:
-    """onnxruntime with plug-ins. `found`: the devices that each library finds; None: it does not load."""
+    """onnxruntime with plug-ins. `found`: the devices that each library finds, or None if it does not load."""
 
     found: dict[str, list[Any] | None] = field(default_factory=dict)
     built_in: tuple[str, ...] = (CPU,)
@@ -65,14 +65,14 @@ class PluginRuntime:
         return SimpleNamespace(get_providers=lambda: [chosen.added[0].ep_name if chosen.added else CPU, CPU])
 
     def find(self, package: str) -> Any:
-        """The module of an installed package; its library is called as it is."""
+        """The module of an installed package. Its library path is the package's name."""
         if package not in self.found:
             raise ModuleNotFoundError(package)
         return SimpleNamespace(get_library_path=lambda: package, get_qnn_htp_path=lambda: f"{package}/htp")
 
 
 class SessionChoice:
-    """Session options, as far as they take plug-ins."""
+    """Session options, as far as they concern plug-ins."""
 
     def __init__(self) -> None:
         self.added: list[Any] = []
@@ -135,7 +135,7 @@ def test_a_session_takes_the_device_of_its_units_kind() -> None:
         "OpenVINO NPU (ONNX)": "NPU",
         "NPU (ONNX)": "NPU",
     }
-    assert plugged(SimpleNamespace(), PLACES["NPU (ONNX)"]) is None  # an onnxruntime from before 1.22
+    assert plugged(SimpleNamespace(), PLACES["NPU (ONNX)"]) is None  # an onnxruntime older than 1.22
 
 
 def test_a_plug_ins_session_names_no_provider_and_its_options_are_used_again() -> None:
@@ -163,7 +163,7 @@ def test_the_library_of_qualcomms_npu_is_its_packages() -> None:
 
 
 def test_only_a_provider_that_has_just_run_something_itself_is_offered() -> None:
-    """CUDA works, DirectML falls back without a word, ROCm fails, TensorRT counts wrongly."""
+    """CUDA works, DirectML falls back silently, ROCm fails, TensorRT computes a wrong result."""
 
     def session(model: Any, chosen: Any, providers: Any = (CPU,), **asked: Any) -> Any:
         provider = providers[0] if isinstance(providers[0], str) else providers[0][0]

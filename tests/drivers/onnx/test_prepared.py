@@ -1,4 +1,4 @@
-"""Launches that are prepared for while nothing runs: as good as others, gone with the zygote, and in nobody's way while they wait."""
+"""Launches prepared while nothing runs: they equal other launches, end with the zygote, and disturb nobody while they wait."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from drivers.testing.fake import UNIT, FakeDriver
 
 @pytest.fixture(scope="module")
 def reached() -> sandbox.TierProbe:
-    """What this machine reaches."""
+    """The sandbox tier that this machine reaches."""
     return sandbox.probe()
 
 
 def waiting_below(zygote: Zygote, reached: sandbox.TierProbe, reapers: int = 1) -> list[psutil.Process]:
-    """Reapers forked in advance with their inits and workers, once they are there; nobody where none are."""
+    """The waiting reapers, each with its init and worker, once all have been forked. None where launches are not prepared."""
     until = time.monotonic() + 20
     wanted = 3 * reapers if reached.tier is Tier.FULL else 0
     before, found = list[psutil.Process](), below(zygote)
     while time.monotonic() < until and not (len(found) == wanted and found == before):
-        threading.Event().wait(0.2)  # what is left of a launch that just ended is gone by then
+        threading.Event().wait(0.2)  # by then nothing is left of a launch that has just ended
         before, found = found, below(zygote)
     return found
 
 
 def below(zygote: Zygote) -> list[psutil.Process]:
-    """What hangs below its process."""
+    """All processes below the zygote's process."""
     return psutil.Process(zygote.pids[0]).children(recursive=True)
 
 
@@ -135,12 +135,12 @@ def test_while_somebody_has_the_device_nothing_is_made_nor_half_made(
         device.give()
         assert set(seen) <= {3, 6, 9, 12}
         assert seen[-1] == 12
-        # nor can a launch keep it from others
+        # nor can a launch keep the device from others
         assert not any(file.path == str(path) for one in below(zygote) for file in one.open_files())
 
 
 class AskedZygote(Zygote):
-    """Remembers when it was asked to prepare for the next launch: how many events had come."""
+    """Records at each request to prepare how many events had come."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -184,7 +184,7 @@ def test_who_has_the_device_has_the_next_launch_prepared_for_while_one_ends(
         assert len(waiting_below(zygote, reached)) == 3, "another, for one that was ended"
         zygote.prepare()
         handle = -1
-        device.forget()  # as a node does it: closed, not unlocked
+        device.forget()  # as a node does: closes the file without unlocking it
         until = time.monotonic() + 20
         while not other.take() and time.monotonic() < until:
             threading.Event().wait(0.001)
@@ -250,7 +250,7 @@ def test_only_what_an_order_brings_may_differ_from_what_was_prepared() -> None:
 
 def test_in_a_queue_the_next_launch_is_prepared_for_as_soon_as_one_has_ended() -> None:
     assert pause_ms(forking=True, ready=0, left_s=RECENT_S) == 0
-    assert pause_ms(forking=True, ready=1, left_s=RECENT_S) == IDLE_MS  # the others wait until nothing comes
+    assert pause_ms(forking=True, ready=1, left_s=RECENT_S) == IDLE_MS  # others wait for a break
     assert pause_ms(forking=True, ready=0, left_s=0.0) == IDLE_MS
     assert pause_ms(forking=True, ready=0, left_s=RECENT_S, retry_ms=5) == 5  # the device was still in use
     assert pause_ms(forking=True, ready=1, left_s=RECENT_S, retry_ms=5) == IDLE_MS
@@ -272,7 +272,7 @@ def test_what_was_prepared_is_given_up_when_nothing_was_launched_for_long() -> N
 @pytest.mark.parametrize(("tier", "number"), [(Tier.FULL, 6), (Tier.PARTIAL, 0), (Tier.NONE, 0)])
 def test_only_launches_in_the_full_sandbox_are_prepared_for(tier: Tier, number: int) -> None:
     assert prefork_of(FakeDriver(), tier, 6) == number
-    assert prefork_of(ApiDriver(), tier, 6) == 0  # which has the partial one, for its connections
+    assert prefork_of(ApiDriver(), tier, 6) == 0  # it runs in the partial sandbox, for its connections
 
 
 TAKEN_OUT: Final = """
@@ -310,7 +310,7 @@ with Zygote("fake", simulate=True, tier=Tier.FULL, prefork=1).start() as zygote:
     assert lib.umount2(place, 0) == 0
     print(before, sum(" the-disk " in view for view in mounts()))
 """
-"""A system of which a disk is taken out while launches are prepared for."""
+"""A system whose disk is unmounted while launches are being prepared."""
 
 
 def test_a_view_that_waits_for_its_launch_holds_no_disk_that_is_taken_out(
@@ -341,7 +341,7 @@ def test_the_processor_time_of_launches_that_have_ended_is_still_ours(
         def zombies() -> list[psutil.Process]:
             found = []
             for child in below(zygote):
-                with contextlib.suppress(psutil.NoSuchProcess):  # it was waited for meanwhile
+                with contextlib.suppress(psutil.NoSuchProcess):  # its parent has reaped it meanwhile
                     found += [child] if child.status() == psutil.STATUS_ZOMBIE else []
             return found
 
@@ -349,4 +349,4 @@ def test_the_processor_time_of_launches_that_have_ended_is_still_ours(
         until = time.monotonic() + 10
         while not (settled := ended_s() > 0 and not zombies()) and time.monotonic() < until:
             threading.Event().wait(0.01)
-        assert settled  # as of one look: the next one may find a reaper that has just ended
+        assert settled  # both seen at once: a later look may find another reaper that has just ended

@@ -1,4 +1,4 @@
-"""Where operators ran, from the runtime's own profile."""
+"""Where operators ran, according to the runtime's own profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs in place: on the CPU for real, on a GPU with the runtime's edge played by a double."""
+"""Inputs and outputs in place: for real on the CPU, and on a GPU with a double for the runtime's interface."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FEEDS = {"x": np.ones((1, 8), np.float32)}
 
 
 class Device:
-    """A GPU behind the runtime's package, as far as the runner looks at it. Writes down each call."""
+    """A GPU behind the runtime's package, as far as the runner uses it. Records each call."""
 
     def __init__(self, refuses: bool = False) -> None:
         self.calls: list[Any] = []
@@ -50,18 +50,18 @@ class Device:
         self.OrtValue = SimpleNamespace(ortvalue_from_numpy=self.value)
 
     def value(self, array: Any, memory: str, index: int) -> Any:
-        """A tensor on it."""
+        """A tensor on the device."""
         if self.refuses and memory != "cpu":
             raise RuntimeError("no such device\nmemory")
         self.calls.append(("value", memory, index))
         return SimpleNamespace(numpy=lambda: array, data_type=lambda: "tensor(float)")
 
     def get_outputs(self) -> list[Any]:
-        """Of the session; the binding has its own."""
+        """Outputs of the session. The binding has its own."""
         return [SimpleNamespace(name="y", type="tensor(float)")]
 
     def io_binding(self) -> Any:
-        """The only one."""
+        """The device's only binding."""
         received = self.calls
 
         class Binding:
@@ -75,7 +75,7 @@ class Device:
         return Binding()
 
     def run_with_iobinding(self, binding: Any) -> None:
-        """One inference, queued."""
+        """Queue one inference."""
         self.calls.append("run")
 
 
@@ -100,7 +100,7 @@ def test_on_a_gpu_inputs_and_outputs_lie_in_its_memory_and_each_inference_is_wai
 
 
 def test_outputs_that_keep_their_shape_are_written_where_they_lie() -> None:
-    """By a second binding: the first one owns them, and frees them when it is cleared."""
+    """With a second binding: the first owns the outputs, and frees them when it is cleared."""
     device = Device()
     runner = on_device(device, placement_for(GPU, CUDA, ""))
     runner.first()
@@ -141,7 +141,7 @@ def test_cudas_libraries_are_loaded_for_its_providers_alone() -> None:
     loaded: list[str] = []
     for provider in (CPU, DML, CUDA, TENSORRT):
         edge.load_libraries(provider, SimpleNamespace(preload_dlls=lambda name=provider: loaded.append(name)))
-        edge.load_libraries(provider, SimpleNamespace())  # builds from before 1.21
+        edge.load_libraries(provider, SimpleNamespace())  # builds older than 1.21
     assert loaded == [CUDA, TENSORRT]
 
 
@@ -151,7 +151,7 @@ OF_ORT = (
     "bool THRW = true; SUCCTYPE = cudaError; std::conditional_t<THRW, void, common::Status> = void] {} ; GPU=-1 ; hostname=lab ; "
     "file=/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider.cc ; line=355 ; expr=cudaSetDevice(info_.device_id); "
 )
-"""As onnxruntime-gpu 1.31.1 words it."""
+"""The wording of onnxruntime-gpu 1.31.1."""
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_provider_that_fails_opens_no_session_on_the_cpu_instead() -> None:
     ort = edge.runtime()
 
     class Session(ort.InferenceSession):  # type: ignore[misc, name-defined]
-        """As with a GPU that is gone: its provider cannot be made, the CPU's can."""
+        """As with a GPU that has gone: its provider cannot be created, the CPU's can."""
 
         def _create_inference_session(self, providers: Any, *rest: Any, **more: Any) -> None:
             if any(isinstance(one, tuple) for one in providers):

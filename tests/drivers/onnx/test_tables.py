@@ -1,4 +1,4 @@
-"""Tables that inputs index, read from the file alone."""
+"""Tables that inputs index, found from the file alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = helper.make_tensor("table", FLOAT, [50, 2], [0.5] * 100)
 
 
 def lookup(models: OnnxModels, name: str, *nodes: object) -> Path:
-    """A model of one input `ids`, some nodes, and a lookup in `table` of what they call `at`."""
+    """A model with one input `ids`, some nodes, and a lookup in `table` by their output `at`."""
     gather = node("Gather", ["table", "at"], ["y"])
     inputs, outputs = [value("ids", INT32, ["n"])], [value("y", FLOAT, None)]
     return Path(models.put(name, [*nodes, gather], inputs, outputs, TABLE))

@@ -1,4 +1,4 @@
-"""Element types that onnxruntime takes, and real models: all complete, with shapes that make sense."""
+"""Element types that onnxruntime accepts, and real models: all results are complete, with plausible shapes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(zygote: Zygote, model: Path) -> tuple[ModelDescription, MeasureReport, C
 
 
 FEW: Final = ("BFLOAT16", "BOOL", "FLOAT8E5M2", "INT4", "STRING", "UINT2", "UINT64")
-"""One of each kind, launched; test_onnx_runner.py runs them all inside this process, benchmarks/measuring/zoo.py launches them all."""
+"""One type of each kind, each in a launch. test_runner.py runs all types in this process; benchmarks/measuring/zoo.py launches all."""
 
 
 @pytest.mark.parametrize("name", FEW)

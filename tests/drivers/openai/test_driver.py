@@ -1,4 +1,4 @@
-"""The API driver against a real HTTP server in a process of its own that keeps a known schedule, or breaks the rules in a known way."""
+"""The API driver against a real HTTP server in a separate process that keeps a known schedule, or breaks rules in a known way."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Endpoint:
 
     @property
     def private(self) -> dict[str, str]:
-        """What its owner gives the driver."""
+        """The settings that the server's owner gives the driver."""
         return {URL: f"http://127.0.0.1:{self.port}/v1", NAME: "planned"} | (
             {KEY: self.key} if self.key else {}
         )
 
     def did(self) -> list[dict[str, Any]]:
-        """What it really sent, and when."""
+        """What the server really sent, and when."""
 
         async def get() -> Any:
             client = Client(read_server(self.private[URL]))
@@ -72,7 +72,7 @@ class Endpoint:
 
 
 def start(key: str = "") -> Iterator[Endpoint]:
-    """A server that ends with the test."""
+    """Start a server that ends with the test."""
     with subprocess.Popen(
         [sys.executable, str(SERVER), *([key] if key else [])],
         stdin=subprocess.PIPE,
@@ -87,13 +87,13 @@ def start(key: str = "") -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[Endpoint]:
-    """One that lets anybody in."""
+    """A server without a key."""
     yield from start()
 
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Endpoint]:
-    """One that wants a key."""
+    """A server that requires a key."""
     yield from start(SECRET)
 
 
@@ -102,7 +102,7 @@ Run = Callable[..., list[Event]]
 
 @pytest.fixture
 def run(endpoint: Endpoint, tmp_path: Path) -> Run:
-    """Runs a workload in this process."""
+    """A function that runs a workload in this process."""
 
     def do(
         runs: int = 2, private: dict[str, str] | None = None, examples: str = "", **keys: Any
@@ -117,7 +117,7 @@ def run(endpoint: Endpoint, tmp_path: Path) -> Run:
 
 
 def findings(events: list[Event]) -> RunFindings:
-    """The figures."""
+    """The findings of a run."""
     return next(event for event in events if isinstance(event, RunFindings))
 
 
@@ -127,14 +127,14 @@ def measured(events: list[Event]) -> MeasureReport:
 
 
 def notes(events: list[Event]) -> str:
-    """All notes."""
+    """All notes, joined."""
     return "; ".join(next(event for event in events if isinstance(event, ModelDescription)).notes)
 
 
 def test_times_are_those_of_the_schedule_in_its_order(endpoint: Endpoint, run: Run) -> None:
     before = len(endpoint.did())
     events = run(runs=3, model="plan-20-5", max_tokens=6)
-    did = endpoint.did()[before:][1:]  # the first was the warm-up
+    did = endpoint.did()[before:][1:]  # the first request was the warm-up
     series = findings(events).series
     assert [len(series[name]) for name in ("ttft", "itl", "tpot", "e2e")] == [3, 15, 3, 3]
     assert measured(events).samples_ns == series["e2e"]
@@ -259,7 +259,7 @@ def test_examples_are_prompts_that_are_answered_in_order_after_what_is_timed(
     made = ["One. Two. ", "Four. Five.. ", "Six. Seven. ", "Ten. Eleven. "]
     assert texts(answers(events)) == (made if stream else ["one two"] * 4)
     assert findings(events).figures["requests"] == 2
-    if stream:  # what the server remembers
+    if stream:  # the server remembers streamed requests
         timed, asked = (endpoint.did()[before:][part] for part in (slice(0, 3), slice(3, None)))
         assert all(one["request"]["ignore_eos"] for one in timed)
         assert not any("ignore_eos" in one["request"] for one in asked), "an answer ends where it ends"
@@ -289,7 +289,7 @@ def test_answers_that_no_record_can_hold_are_not_asked_for_to_the_end(
 ) -> None:
     before = len(endpoint.did())
     monkeypatch.setattr(openai_answers, "MAX_ANSWER_BYTES", 15)
-    events = run(runs=2, max_tokens=3, examples=prompts_in(tmp_path))  # "w0 w1 w2 " each
+    events = run(runs=2, max_tokens=3, examples=prompts_in(tmp_path))  # each answer is "w0 w1 w2 "
     assert "the answer to example 2 of 4: the answers up to it come to more than" in answers(events).why
     assert len(endpoint.did()) == before + 3 + 2
 
@@ -335,7 +335,7 @@ async def _idle_then_used(endpoint: Endpoint) -> tuple[int, int]:
     client = Client(read_server(endpoint.private[URL]))
     await client.warm(3)
     first = await client.get("/v1/models")
-    for connection in client._idle:  # what a server does with connections that have been idle for long
+    for connection in client._idle:  # as a server does with connections that have been idle for long
         connection.transport.close()
     second = await client.get("/v1/models")
     client.close()
@@ -348,7 +348,7 @@ def test_connections_that_were_closed_for_being_idle_are_made_anew(endpoint: End
         asyncio.run(Client(read_server("http://127.0.0.1:1/v1")).get("/"))
 
 
-# -- in processes of its own ---------------------------------------------------------------------------------------------
+# -- in separate processes -----------------------------------------------------------------------------------------------
 
 
 def workload(folder: Path, **keys: Any) -> str:

@@ -1,4 +1,4 @@
-"""Levels of load without a server: what is asked of them while they go on. Time is made by the tests."""
+"""Load levels without a server: the checks made while they run. Time is simulated."""
 
 from __future__ import annotations
 

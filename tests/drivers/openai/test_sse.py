@@ -1,4 +1,4 @@
-"""Reading a server's answers: HTTP as it comes in pieces, what counts as text, and everything that is none."""
+"""Reading a server's answers: HTTP that arrives in pieces, what counts as text, and all that is not valid."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ END = chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 def read(parts: Sequence[bytes], **changes: Any) -> ResponseParser:
-    """An answer in parts that come at 1, 2, 3 … ms after its sending."""
+    """An answer whose parts arrive 1, 2, 3 … ms after the request was sent."""
     answer = ResponseParser(max_tokens=10, **changes)
     answer.request("GET", "/", [("Host", "x")])
     for at, part in enumerate(parts, start=1):

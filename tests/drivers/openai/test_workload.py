@@ -1,4 +1,4 @@
-"""Workload files, the figures made of a level, and the looks at a server: everything pure of the API driver."""
+"""Workload files, the figures made from a level, and reading a server's metrics: all pure functions of the API driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MS = 1_000_000
 
 @pytest.fixture
 def reading(tmp_path: Path) -> Callable[[str | bytes], Workload]:
-    """Reads a text as a workload file."""
+    """A function that reads a text as a workload file."""
 
     def read(content: str | bytes) -> Workload:
         path = tmp_path / "w.yaml"
@@ -102,7 +102,7 @@ def test_what_is_no_workload_is_refused_with_a_line(
 def test_any_text_is_a_workload_or_unfit(tmp_path_factory: pytest.TempPathFactory, text: str | bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode(errors="replace"))
-    with suppress(Unfit):  # and nothing else
+    with suppress(Unfit):  # and no other error
         read_workload(str(path))
 
 

@@ -1,4 +1,4 @@
-"""OpenVINO as far as the driver uses it, in numpy: a model of one input that multiplies it by `gain`. For machines without OpenVINO."""
+"""A double of OpenVINO in numpy, as far as the driver uses it, for machines without OpenVINO. Its model multiplies one input by `gain`."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def profiled(op: str, how: str, micros: int, status: str = "EXECUTED") -> Any:
 
 
 class CoreDouble:
-    """`gains`: what each device multiplies by; `wide`: in float32, None: the same."""
+    """`gains`: the factor of each device. `wide`: the factor in float32, or None for the same."""
 
     def __init__(self, *devices: str, precision: str = "f32", threads: int | None = None) -> None:
         self.available_devices = list(devices or ("CPU",))
@@ -149,7 +149,7 @@ class CoreDouble:
         self.threads = threads
         self.runs_on: list[str] | None = None
         self.obeys = True
-        """It computes in the type that it is asked for."""
+        """Whether it computes in the requested type."""
         self.model = ModelDouble([PortDouble({"x"}, [1])])
         self.read: list[str] = []
         self.asked: list[dict[str, object]] = []

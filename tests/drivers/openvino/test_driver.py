@@ -1,4 +1,4 @@
-"""A whole order with OpenVINO's double; the reference of ONNX models is the real onnxruntime."""
+"""A whole order with OpenVINO's double. The reference for ONNX models is the real onnxruntime."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def private(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def onnx(tmp_path: Path) -> str:
-    """It doubles one float."""
+    """A model that doubles one float."""
     path = tmp_path / "model"
     path.write_bytes(TINY_MODEL)
     return str(path)

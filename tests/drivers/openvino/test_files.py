@@ -1,4 +1,4 @@
-"""Which files OpenVINO is given to read, and what is said of the others."""
+"""Which files OpenVINO gets to read, and the messages for all others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.formats.reference_model import chain_of_products
 
 @pytest.fixture(autouse=True)
 def private(tmp_path: Path) -> Iterator[Path]:
-    """The folder of a launch."""
+    """Work in a private folder, as a launch does."""
     folder = tmp_path / "private"
     folder.mkdir()
     with contextlib.chdir(folder):

@@ -1,4 +1,4 @@
-"""What OpenVINO's profile says, as lines of a record."""
+"""OpenVINO's profile, as lines of a record."""
 
 from __future__ import annotations
 

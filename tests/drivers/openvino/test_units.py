@@ -1,4 +1,4 @@
-"""The OpenVINO units, their devices and settings, with a core that only says what it has."""
+"""The OpenVINO units, their devices and settings, with a double of the core that only lists what it has."""
 
 from __future__ import annotations
 

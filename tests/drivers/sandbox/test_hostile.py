@@ -1,7 +1,7 @@
-"""Models and drivers that mean harm, in real processes: what they try is refused or ends with a reason, and nothing is left of them.
+"""Malicious models and drivers in real processes: their acts are refused or end with a reason, and leave nothing behind.
 
-What must be refused follows the tier that this machine's probe claims. The same acts are also tried without a sandbox, so that one
-that is refused for another reason is noticed.
+What must be refused follows from the tier that this machine's probe claims. The same acts are also tried without a sandbox, to
+notice an act that is refused for another reason.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ GONE_S: Final = 5.0
 ALWAYS: Final = frozenset(
     {"open more files", "take more memory than allowed", "dump its memory", "speak for the reaper"}
 )
-"""Refused on every tier: the limits, and what nobody hands it."""
+"""Refused on every tier: by limits, or because the launch is never given the means."""
 ROOT_ONLY: Final = frozenset({"take more memory than allowed", "dump its memory"})
-"""The superuser may raise limits where nothing takes its rights."""
+"""The superuser may raise limits on a tier that does not remove its rights."""
 BY_PROBE: Final = {
     "reads_secret": (
         "read a file next to the model",
@@ -102,7 +102,7 @@ BY_PROBE: Final = {
     "sees_processes": ("see the node's process", "read the node's environment", "connect to a local service"),
     "fills_disk": ("fill the disk", "threads without end", "code of its own"),
 }
-"""What the probe tries → what must be refused where that is refused, for it is shut by the same part."""
+"""What the probe tries → the acts that must be refused if that was refused, because the same part of the sandbox blocks them."""
 EVERYWHERE_OPEN: Final = frozenset(
     {
         "connect",
@@ -131,7 +131,7 @@ EVERYWHERE_OPEN: Final = frozenset(
         "connect to a local service by its file",
     }
 )
-"""What works without a sandbox on any Linux: the control."""
+"""The control: acts that work without a sandbox on any Linux."""
 
 
 REACHED: Final = sandbox.probe()
@@ -140,12 +140,12 @@ REFUSED: Final = sorted(
     {act for name, acts in BY_PROBE.items() if name not in OPEN for act in acts}
     | (ALWAYS if REACHED.tier is not Tier.NONE or os.geteuid() else ALWAYS - ROOT_ONLY)
 )
-"""What this machine has to refuse, by its own claim; on every tier there is something."""
+"""What this machine must refuse, by its own claim. Not empty on any tier."""
 
 
 @pytest.fixture(scope="module")
 def hostile_launches() -> Iterator[HostileZygote]:
-    """The hostile, as far shut in as this machine can."""
+    """The hostile driver in the strongest sandbox that this machine has."""
     made = HostileZygote(REACHED.tier)
     yield made
     made.close()
@@ -153,7 +153,7 @@ def hostile_launches() -> Iterator[HostileZygote]:
 
 @pytest.fixture(scope="module")
 def loose() -> Iterator[HostileZygote]:
-    """The hostile without a sandbox."""
+    """The hostile driver without a sandbox."""
     made = HostileZygote(Tier.NONE)
     yield made
     made.close()
@@ -161,7 +161,7 @@ def loose() -> Iterator[HostileZygote]:
 
 @pytest.fixture(scope="module")
 def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """A file next to the model, a key in a home, a port and a local service that answer; writes a model that names them."""
+    """A file next to the model, a key in a home, a port and a local service. Yields a function that writes a model naming them."""
     home, models = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("wicked")
     key, pairs = home / "key", models / "neighbour"
     key.write_bytes(b"the node's key")
@@ -198,7 +198,7 @@ def tried(hostile_launches: HostileZygote, model: Callable[..., str], acts: list
 
 @pytest.fixture(scope="module")
 def worked(hostile_launches: HostileZygote, surroundings: Callable[..., str]) -> dict[str, bool]:
-    """What the hostile managed of all that this machine claims to refuse."""
+    """Which of the acts that this machine claims to refuse worked."""
     return tried(hostile_launches, surroundings, REFUSED)
 
 
@@ -219,7 +219,7 @@ def test_without_a_sandbox_the_same_acts_work_so_that_their_refusal_says_somethi
 def test_in_the_partial_sandbox_what_lies_open_cannot_be_changed(
     surroundings: Callable[..., str], gpu: bool
 ) -> None:
-    """Also where the full one is to be had. A unit on a GPU has local sockets left: its driver may need them."""
+    """Also tested where the full sandbox is available. A unit on a GPU keeps local sockets, which its driver may need."""
     if REACHED.tier is Tier.NONE or sys.platform != "linux":
         assert REACHED.reasons or sys.platform != "linux"
         return
@@ -283,11 +283,11 @@ PLACES: Final = (
     ),
     *("/sys/fs/cgroup/*/tasks", "/sys/firmware/*", "/proc/bus/pci/*", "/sys/bus/pci/devices/*/vendor"),
 )
-"""What tells this device or its owner from others."""
+"""Files that tell this device or its owner from others."""
 
 
 def read(launches: HostileZygote, model: Callable[..., str], places: Sequence[str]) -> set[str]:
-    """Those that a launch can read."""
+    """The paths that a launch can read."""
     found = findings(launches, model(read=list(places)))
     return {path for place, path in enumerate(places) if found[f"read_{place}"]}
 
@@ -309,7 +309,7 @@ def test_nothing_that_tells_this_device_from_others_is_read(
 def test_what_lies_in_a_clone_beside_the_packages_is_not_read(
     hostile_launches: HostileZygote, loose: HostileZygote, surroundings: Callable[..., str]
 ) -> None:
-    """A home with its keys, say, such as that of the README's demo."""
+    """Such as a home with its keys, like that of the README's demo."""
     beside = [str(CLONE / "pyproject.toml")]
     assert read(loose, surroundings, beside) == set(beside)
     assert not read(hostile_launches, surroundings, beside) or REACHED.tier not in (Tier.FULL, Tier.PARTIAL)

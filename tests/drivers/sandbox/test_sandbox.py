@@ -1,4 +1,4 @@
-"""The sandbox: what its parts pass on, by pure functions, and that a tier is what a real child experienced."""
+"""The sandbox: what each part lets through, by pure functions, and that a tier is what a real child experienced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 
 
 def verdict(code: bytes, word: int, number: int, *arguments: int) -> int:
-    """What the kernel would make of a call: the program run by hand."""
+    """The kernel's decision about a call: interprets the filter program."""
     data = struct.pack("=IIQ6Q", number, word, 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
     ops = [struct.unpack_from("=HBBI", code, at) for at in range(0, len(code), 8)]
     held, at = 0, 0
@@ -53,7 +53,7 @@ MACHINES: Final = [(name, *found) for name, found in seccomp.ARCHITECTURES.items
 
 
 def numbers(column: int) -> dict[str, int]:
-    """Call numbers by name on one kind of processor."""
+    """Call numbers by name, for one processor architecture."""
     return {
         rule.name: number
         for rule in seccomp.rules(PID, network=False, gpu=False)
@@ -205,7 +205,7 @@ TREE: Final = {
 
 
 def planned(gpu: bool = False) -> mounts.MountPlan:
-    """A launch of a model in a home."""
+    """The plan for a launch of a model in a home."""
     return mounts.plan(
         "/tmp/run",
         ("/home/ann/.cache/models/m",),
@@ -217,7 +217,7 @@ def planned(gpu: bool = False) -> mounts.MountPlan:
 
 
 def made(plan: mounts.MountPlan) -> tuple[mounts.MountStep, ...]:
-    """Its steps on a machine with that tree."""
+    """The plan's steps on a machine with the tree `TREE`."""
     return mounts.steps(
         plan, mounts.base_view(plan.reads, plan.devices, plan.hidden, lambda path: TREE.get(path, ""))
     )
@@ -299,7 +299,7 @@ def test_only_the_own_folder_may_be_written_to_and_the_model_only_read() -> None
     assert rules["/proc/meminfo"] == landlock.READ
 
 
-# -- macOS and Windows: the text and the calls, against doubles of the systems ------------------------------------------------
+# -- macOS and Windows: profile text and calls, with doubles of the systems ---------------------------------------------------
 
 
 def test_the_profile_of_macos_denies_before_it_allows_what_is_needed() -> None:
@@ -323,14 +323,14 @@ def test_a_path_cannot_write_rules_into_the_profile() -> None:
 
 
 class Mac:
-    """A double of the system's library."""
+    """A double of the system library."""
 
     def __init__(self, refuses: bool) -> None:
         self.refuses = refuses
         self.profile = b""
 
     def sandbox_init(self, profile: bytes, flags: Any, error: Any) -> int:
-        """As the real one."""
+        """Record the profile, or refuse it."""
         self.profile = profile
         return -1 if self.refuses else 0
 
@@ -362,7 +362,7 @@ class Windows:
     def SetInformationJobObject(  # noqa: N802 - the system's name
         self, job: Any, kind: int, information: Any, size: Any
     ) -> int:
-        """As the real one."""
+        """Record the limits, as kernel32 would."""
         ctypes.memmove(ctypes.byref(self.limits), information, size.value)
         return kind == 9 and job.value == 11
 
@@ -396,7 +396,7 @@ def test_windows_claims_no_sandbox() -> None:
 
 @pytest.fixture(scope="module")
 def reached() -> sandbox.TierProbe:
-    """What this machine reaches."""
+    """The sandbox tier that this machine reaches."""
     return sandbox.probe()
 
 
@@ -425,7 +425,7 @@ def test_a_child_without_a_sandbox_gets_out_everywhere_so_the_probe_can_see_it()
 
 
 def held(plan: Tier, got: dict[Tier, tuple[str, ...] | str]) -> Callable[[Tier], tuple[str, ...]]:
-    """What children of each tier experience, or why there are none."""
+    """What children on each tier experience, or the reason why there are none."""
 
     def experience(tier: Tier) -> tuple[str, ...]:
         answer = got[tier]
@@ -437,7 +437,7 @@ def held(plan: Tier, got: dict[Tier, tuple[str, ...] | str]) -> Callable[[Tier],
 
 
 def test_a_home_that_holds_nothing_but_the_program_has_nothing_to_hide(tmp_path: Path) -> None:
-    """A user made for the program alone: what leads to its code is seen by every launch."""
+    """A user created for the program alone: every launch sees the path to its code."""
     inside = tmp_path / ".local" / "share"
     inside.mkdir(parents=True)
     order = WorkOrder("model", prober.UNIT, 1, 1, dims={"port": 1, "pid": 1, "size": 1, "root": 0})
@@ -475,7 +475,7 @@ def test_a_sandbox_that_leaks_is_not_the_one_it_calls_itself() -> None:
 
 
 def play(tier: Tier, model: Path) -> list[Event]:
-    """One order of the scripted driver in a tier."""
+    """Run one order of the scripted driver on a tier."""
     with Zygote("fake", simulate=True, tier=tier) as zygote:
         order = WorkOrder(str(model), UNIT, 4, 1)
         return list(measure(order, Limits(load_s=20, run_s=20), zygote))
@@ -508,7 +508,7 @@ tier, reasons = sandbox.probe()
 print(tier)
 print("; ".join(reasons))
 """
-"""A system that lacks some calls, made of this one."""
+"""This system with some calls removed."""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""TensorRT and CUDA's runtime as far as the driver uses them, in numpy: every engine multiplies its one input by `gain`. For machines
-without a GPU, which are all that the driver has seen."""
+"""Doubles of TensorRT and CUDA's runtime in numpy, as far as the driver uses them: every engine multiplies its one input by `gain`.
+For machines without a GPU, the only ones on which the driver has run so far."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from drivers.tensorrt.runtime import TensorRtRuntime
 
 
 class CudaError(int):
-    """As CUDA's errors, whole numbers with a name."""
+    """Like CUDA's errors: integers with a name."""
 
 
 class CudaDouble:
-    """Its GPU's memory is the host's. `fails`: the function that does, and its error."""
+    """The GPU's memory is on the host. `fails`: the function that fails, and its error."""
 
     def __init__(self, fails: tuple[str, int] = ("", 0)) -> None:
         self.cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice=1, cudaMemcpyDeviceToHost=2)
@@ -59,7 +59,7 @@ class DataType(Enum):
 
 
 class TensorRtDouble:
-    """The module `tensorrt`. `shape`: of the input `x`; `refuses`: what the parser says; `builds`: whether an engine comes of it."""
+    """The module `tensorrt`. `shape`: of the input `x`; `refuses`: the parser's error; `builds`: whether building an engine succeeds."""
 
     __version__ = "0.1"
     DataType = DataType

@@ -1,4 +1,4 @@
-"""A whole order with TensorRT's and CUDA's doubles; the reference is the real onnxruntime."""
+"""A whole order with doubles of TensorRT and CUDA. The reference is the real onnxruntime."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def private(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def onnx(tmp_path: Path) -> str:
-    """It doubles one float."""
+    """A model that doubles one float."""
     path = tmp_path / "model"
     path.write_bytes(TINY_MODEL)
     return str(path)
@@ -146,4 +146,4 @@ def test_the_unit_is_offered_if_it_has_just_run_something() -> None:
     assert TensorRtDriver(double(TensorRtDouble(gain=2.1))).units() == ()
     assert TensorRtDriver(double(TensorRtDouble(builds=False))).units() == ()
     assert TensorRtDriver(double(cuda=CudaDouble(("cudaGetDeviceProperties", 100)))).units() == ()
-    assert TensorRtDriver().units() == ()  # it is not installed here
+    assert TensorRtDriver().units() == ()  # TensorRT is not installed here

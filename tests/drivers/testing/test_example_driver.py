@@ -1,4 +1,4 @@
-"""The driver that drivers/README.md tells authors to copy keeps the order of events that the page asks for."""
+"""The driver that drivers/README.md tells authors to copy sends events in the order that the page requires."""
 
 from __future__ import annotations
 

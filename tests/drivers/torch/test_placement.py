@@ -1,4 +1,4 @@
-"""Which device ran a model, from the operators that torch's dispatcher saw. With a real torch: `tests/extras/test_torch_on_gpu.py`."""
+"""Which device ran a model, from the operators seen by torch's dispatcher. With a real torch: `tests/extras/test_torch_on_gpu.py`."""
 
 from __future__ import annotations
 

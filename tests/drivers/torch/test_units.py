@@ -1,4 +1,4 @@
-"""The Torch units and the devices behind them, with a torch that only says what it has."""
+"""The Torch units and the devices behind them, with a double of torch that only lists what it has."""
 
 from __future__ import annotations
 

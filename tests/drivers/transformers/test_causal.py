@@ -1,4 +1,4 @@
-"""One sequence in a language model, with a module that only remembers: what it was given, and on which keys and values."""
+"""One sequence in a language model, with a double of the module that records its inputs and the keys and values they followed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drivers.transformers.units import CPU
 
 
 class Ids(list[int]):
-    """A tensor of one row of tokens."""
+    """A tensor with one row of tokens."""
 
     def reshape(self, *shape: int) -> Ids:
         return self
@@ -26,7 +26,7 @@ class Ids(list[int]):
 
 
 class Remembering:
-    """Its cache is the list of the tokens that it has seen; its logits say how many."""
+    """A module whose cache is the list of tokens it has seen. Its logits encode their number."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[list[int], list[int]]] = []

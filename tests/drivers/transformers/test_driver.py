@@ -1,4 +1,4 @@
-"""The driver where nothing of it is installed, and the torch units that it shares. With real runtimes: `tests/extras`."""
+"""The driver without its runtime installed, and the torch units that it shares. With real runtimes: `tests/extras`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which folders the Transformers driver opens: refused before `transformers` is even imported."""
+"""Which folders the Transformers driver opens. It refuses all others before it imports `transformers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inputs of a forward pass: sizes that the config fixes, and symbols for those that the order has to give."""
+"""The inputs of a forward pass: sizes fixed by the config, and symbols for those that the order must give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a model's folder; `transformers` is a double that splits at spaces."""
+"""The tokenizer of a model's folder. `transformers` is a double that splits at spaces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drivers.transformers.words import FolderWords
 
 
 class TemplateError(Exception):
-    """As jinja2's: of no class that others raise."""
+    """Like jinja2's error: shares no base class with others."""
 
 
 class Tokenizer:

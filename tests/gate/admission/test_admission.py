@@ -1,4 +1,4 @@
-"""Whom a gate lets in, case by case."""
+"""Whom a gate admits, case by case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator reads when a gate is up: who it is, how others come in, and for whom it works."""
+"""The greeting of a gate that is up: its identity, how others join, and for whom it works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admission policy of a gate: it follows the home's pools, admits visitors of known peers, and is not fooled."""
+"""The admission policy of a gate: it follows the home's pools, admits visitors of known peers, and cannot be fooled."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def policy(
 
 
 def word(of: Identity, to: Identity, *, right: Right = Right.STATUS, ttl_s: float = 60.0) -> ShowCredentials:
-    """What `of` gives its visitor to show."""
+    """The credentials that `of` gives its visitor to present."""
     token = issue(of, to.peer_id, Grant(frozenset({right}), ttl_s=ttl_s), now=START)
     return ShowCredentials(issuer=of.peer_id, token=token)
 

@@ -1,4 +1,4 @@
-"""A gate that serves pools whose keys are elsewhere: it follows their manifests, keeps them over a restart, and asks for newer ones."""
+"""A gate that serves pools whose keys are elsewhere: it follows their manifests, keeps them over a restart, and requests newer ones."""
 
 from __future__ import annotations
 

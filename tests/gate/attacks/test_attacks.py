@@ -1,4 +1,4 @@
-"""Tickets and memberships in hostile hands: what can be made of them, and what the pool's owner can still do."""
+"""Attacks with tickets and memberships: what an attacker can gain from them, and what the pool's owner can still do."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Lab:
     def admits(
         self, peer: str, ticket: Ticket | None, name: str = "n", role: Role = Role.SUBMIT
     ) -> PoolMember:
-        """The line that it gets."""
+        """The manifest line that the peer gets."""
         answer = self.enrol(peer, ticket, name, role)
         assert isinstance(answer, ManifestMessage), answer.detail
         return self.line(peer)
@@ -83,13 +83,13 @@ def refusal(answer: ManifestMessage | RefusedMessage) -> str:
 def test_nobody_comes_in_under_a_name_that_reads_as_an_id(lab: Lab, name: str) -> None:
     ticket, _ = lab.ticket()
     assert "looks like an id" in refusal(lab.enrol(ANN, ticket, name))
-    lab.admits(ANN, ticket, "ann")  # the refusal has not used the ticket up
+    lab.admits(ANN, ticket, "ann")  # the refusal has not used the ticket
     with pytest.raises(ValueError, match="looks like an id"):
         lab.invite(BEN, name=name)
 
 
 def test_a_peer_id_means_that_peer_though_another_is_called_so(lab: Lab) -> None:
-    for peer, name in ((ANN, BEN), (BEN, ANN)):  # as a manifest from before may say
+    for peer, name in ((ANN, BEN), (BEN, ANN)):  # as an earlier manifest may say
         member = PoolMember(peer=peer, role=Role.SUBMIT, name=name)
         lab.pool.change(
             lambda m, member=member: m.model_copy(
@@ -124,7 +124,7 @@ def test_a_member_keeps_the_name_it_came_in_by(lab: Lab) -> None:
 def test_a_leaked_ticket_lets_in_as_many_as_it_was_given_for(lab: Lab) -> None:
     ticket, _ = lab.ticket(Role.WORKER, uses=2)
     for number in range(2):
-        for _ in range(2):  # the same again counts once
+        for _ in range(2):  # a repeated request counts once
             lab.admits(Identity.from_seed(number).peer_id, ticket, f"m-{number}", Role.WORKER)
     assert "it was for 2" in refusal(lab.enrol(EVE, ticket, "eve", Role.WORKER))
     assert len(lab.pool.manifest().members) == 2
@@ -221,7 +221,7 @@ def test_the_tickets_file_stays_readable_however_many_use_them(lab: Lab) -> None
     assert len(lab.pool.open_tickets(lab.now)) == MAX_TICKETS
 
 
-# -- what was lowered stays low -----------------------------------------------------------------------------------------------
+# -- lowered permissions stay low ---------------------------------------------------------------------------------------------
 
 
 def test_a_member_that_was_lowered_cannot_raise_itself_by_what_it_had_before(lab: Lab) -> None:
@@ -232,7 +232,7 @@ def test_a_member_that_was_lowered_cannot_raise_itself_by_what_it_had_before(lab
         lab.now += 20 * 3600
         line = lab.admits(EVE, shown)
         assert (line.priority, line.slots, line.team) == (10, 1, "guests")
-    fresh, _ = lab.ticket(priority=60)  # what the owner gives anew counts
+    fresh, _ = lab.ticket(priority=60)  # a new grant by the owner counts
     assert lab.admits(EVE, fresh).priority == 60
 
 
@@ -240,7 +240,7 @@ def test_a_shortened_membership_gets_no_time_back_by_an_old_ticket(lab: Lab) -> 
     high, _ = lab.ticket(uses=5, priority=80)
     lab.admits(EVE, high)
     lab.invite(EVE, ttl_s=3600, priority=10)
-    for _ in range(3):  # shortly before, and twice after its line ended
+    for _ in range(3):  # shortly before, and twice after, its line expired
         lab.now += 2000.0
         line = lab.admits(EVE, high)
         assert (line.priority, line.ttl_s) == (10, 3600)

@@ -1,6 +1,6 @@
-"""Frames that are too large, too deep or none at all, on every protocol that a node speaks, over real sockets.
+"""Frames that are too large, too deep or malformed, on every protocol that a node speaks, over real sockets.
 
-The table is held against what is registered: a new protocol fails here until it stands in it.
+The table is compared with the registered protocols: a new protocol fails here until the table lists it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from swarm.relay.wire import DCUTR, HOP, MAX_MESSAGE, OWN_HOP, OWN_STOP, STOP
 from tests.swarm.attacker import LOOPBACK, RawLink, attack
 
 OURS = tuple(ProtocolId)
-"""A 4-byte length and msgpack."""
+"""Frames of a 4-byte length and msgpack."""
 PROTOBUF = (HOP, OWN_HOP, STOP, OWN_STOP, DCUTR)
-"""A varint and protobuf."""
+"""Frames of a varint length and protobuf."""
 NOTHING_READ = ("/ipfs/id/1.0.0", "/ipfs/ping/1.0.0")
-"""Who asks on those says nothing, or 32 bytes of anything."""
+"""The caller on these sends nothing, or any 32 bytes."""
 
 
 def framed(body: bytes) -> bytes:
@@ -95,13 +95,13 @@ ENDS_AT_ONCE = (
 
 @pytest.fixture
 async def here(tmp_path: Path) -> AsyncIterator[RunningNode]:
-    """A gate that also speaks what a worker speaks."""
+    """A gate that also speaks the protocols of a worker."""
     settings = GateSettings(listen=(LOOPBACK,))
     async with trio.open_nursery() as nursery:
         gate: RunningNode = await nursery.start(run_gate, Home.at(tmp_path), settings)
         serve_blobs(gate.network, lambda peer, sha256: None)
         serve_links(gate.network, ProtocolId.WORK, WORK, refuse)
-        with contextlib.suppress(Unreachable):  # from its first try on it takes calls
+        with contextlib.suppress(Unreachable):  # its first attempt makes it accept calls
             await gate.network.reserve(Identity.fresh().peer_id, ["/ip4/127.0.0.1/tcp/1"])
         with trio.fail_after(300):
             yield gate
@@ -127,7 +127,7 @@ async def ends(link: RawLink, protocol: str, body: bytes, *, finish: bool) -> No
 
 
 async def answers_others(here: RunningNode) -> bool:
-    """Is an honest peer answered?"""
+    """Whether an honest peer gets an answer."""
     async with open_host(Identity.fresh()) as honest, trio.open_nursery() as nursery:
         links = Links(honest, ProtocolId.HEALTH, HEALTH, nursery)
         answer = await links.call(here.identity.peer_id, here.network.addresses, Ping())
@@ -146,7 +146,7 @@ async def test_no_frame_on_any_protocol_does_more_than_end_its_own_stream(here: 
                 *OURS,
                 *PROTOBUF,
                 *NOTHING_READ,
-            ):  # ours first: a gate waits for others to show who they are
+            ):  # our protocols first: a gate waits for other peers to identify themselves
                 for body in (*BAD_FRAMES.values(), *BAD_MESSAGES.values()):
                     await ends(link, protocol, body, finish=True)
             assert await answers_others(here)

@@ -1,4 +1,4 @@
-"""A gate's relay in hostile hands, over real sockets: members gone bad, and permissions that are none."""
+"""Attacks on a gate's relay over real sockets: by malicious members, and with invalid permissions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
 @asynccontextmanager
 async def ticket_gate(tmp_path: Path) -> AsyncIterator[tuple[RunningNode, OwnPool]]:
-    """A gate for members alone, and its pool."""
+    """A gate for members only, and its pool."""
     home = Home.at(tmp_path / "gate")
     pool = create_pool(home, "lab")
     settings = GateSettings(listen=(LOOPBACK,), admit=Admit.TICKET)
@@ -57,7 +57,7 @@ async def echo(stream: Stream) -> None:
 
 
 async def lent(node: HostNetwork, here: RunningNode) -> str:
-    """Where the node is called, once the gate has seen on its disk that it may be."""
+    """The address at which the node can be called, once the gate has read from its disk that it may be."""
     while True:
         try:
             return (await node.reserve(here.identity.peer_id, here.network.addresses)).address
@@ -89,7 +89,7 @@ async def test_the_circuits_of_a_revoked_member_end_within_seconds_and_no_others
             pairs = await called.open(other.peer_id, ECHO, [others])
             revoke(pool, names[bad].peer_id, time.time())
             with trio.fail_after(20), pytest.raises(trio.BrokenResourceError):
-                await stream.receive_some()  # nothing is said: the circuit's own pings are enough
+                await stream.receive_some()  # nothing is sent: the circuit's own pings are enough
             with pytest.raises(Unreachable):
                 await caller.open(called.peer_id, ECHO, [circuit])
             if bad == "caller":
@@ -100,7 +100,7 @@ async def test_the_circuits_of_a_revoked_member_end_within_seconds_and_no_others
 async def show(
     node: HostNetwork, here: RunningNode, present: ShowCredentials
 ) -> CredentialsReply | RefusedMessage:
-    """The gate's answer."""
+    """Present credentials; returns the gate's answer."""
     async with trio.open_nursery() as nursery:
         links = Links(node, ProtocolId.GATE, GATE, nursery)
         answer = await links.call(here.identity.peer_id, here.network.addresses, present)
@@ -135,7 +135,7 @@ async def test_forged_borrowed_or_expired_permissions_give_no_reservation_and_a_
         }
         with trio.fail_after(60):
             async with open_host(member) as member_node:
-                await lent(member_node, here)  # the gate knows the member from here on
+                await lent(member_node, here)  # from here on the gate knows the member
             for why, present in tries.items():
                 answer = await show(node, here, present)
                 assert isinstance(answer, RefusedMessage), why

@@ -1,6 +1,6 @@
-"""Peers that say nothing, or a byte a second: at each step of a connection and on each protocol, over real sockets.
+"""Peers that send nothing, or a byte per second, at each step of a connection and on each protocol, over real sockets.
 
-The clock of these tests runs many times as fast as others once everybody stands where a test wants them: what is left is waiting.
+The clock of these tests speeds up many times once every peer is where the test needs it, because the rest is waiting.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ OURS = {family: (1_000).to_bytes(4, "big") for family in ProtocolId}
 PROTOBUF = dict.fromkeys((HOP, OWN_HOP, DCUTR), encode_uvarint(1_000))
 NOTHING_READ = {"/ipfs/id/1.0.0": b"", "/ipfs/ping/1.0.0": b""}
 TABLE = {**OURS, **PROTOBUF, **NOTHING_READ}
-"""How a long message begins on each protocol."""
+"""Protocol → the beginning of a long message on it."""
 
 
 FAST: Final = 12.0
 TIMEOUT_S: Final = 10 * LONGEST_S
-"""By the fast clock: nothing here ends as late as that."""
+"""By the fast clock: nothing here takes this long."""
 
 
 @pytest.fixture
 def fast_clock() -> trio.testing.MockClock:
-    """As slow as a busy machine needs to shake hands within the seconds it has for that; `FAST` is for the waiting."""
+    """Slow enough for a busy machine to complete handshakes in the seconds allowed; `FAST` is for the waiting."""
     return trio.testing.MockClock(rate=0.5)
 
 
 @pytest.fixture
 async def here(fast_clock: trio.testing.MockClock, tmp_path: Path) -> AsyncIterator[RunningNode]:
-    """A gate that also speaks what a worker speaks."""
+    """A gate that also speaks the protocols of a worker."""
     async with trio.open_nursery() as nursery:
         gate: RunningNode = await nursery.start(run_gate, Home.at(tmp_path), GateSettings(listen=(LOOPBACK,)))
         serve_blobs(gate.network, lambda peer, sha256: None)
@@ -63,7 +63,7 @@ async def here(fast_clock: trio.testing.MockClock, tmp_path: Path) -> AsyncItera
 
 
 async def a_byte_a_second(send: Callable[[bytes], Awaitable[object]]) -> None:
-    """Until nobody takes any more."""
+    """Send a byte per second until nobody accepts it any more."""
     with contextlib.suppress(trio.BrokenResourceError, BaseLibp2pError, OSError):
         while True:
             await trio.sleep(1)
@@ -71,7 +71,7 @@ async def a_byte_a_second(send: Callable[[bytes], Awaitable[object]]) -> None:
 
 
 async def over_on(link: RawLink, stream: int) -> None:
-    """Until the stream has ended, with its connection or by itself."""
+    """Wait until the stream has ended, with its connection or alone."""
     while True:
         kind, flags, number, _ = await link.next()
         if kind == -1 or (number == stream and flags & (yamux.FLAG_RST | yamux.FLAG_FIN)):
@@ -121,7 +121,7 @@ async def test_an_idle_stream_ends_on_every_protocol(
 ) -> None:
     over: set[str] = set()
     done = trio.Event()
-    lasts = {"/ipfs/ping/1.0.0"} if slowly else set()  # 32 bytes at a time are what it asks for
+    lasts = {"/ipfs/ping/1.0.0"} if slowly else set()  # it expects 32 bytes at a time
 
     async def hold(link: RawLink, protocol: str) -> None:
         stream = await link.speak(protocol, TABLE[protocol] if slowly else b"")

@@ -1,4 +1,4 @@
-"""A gate's own conversation and what it refuses to strangers, in a network in memory whose clock jumps."""
+"""A gate's own protocol and what it refuses to strangers, in an in-memory network whose clock jumps."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ OPERATOR, FRIEND = Identity.from_seed("operator"), Identity.from_seed("friend")
 
 @dataclass
 class Gate:
-    """The gate of a swarm in memory, put together as `gate.service` does it."""
+    """The gate of an in-memory swarm, put together as in `gate.service`."""
 
     swarm: MemorySwarm
     network: MemoryNetwork
@@ -130,7 +130,7 @@ async def test_an_operator_gets_the_status_of_the_gate(
         assert observed.bytes == snapshot.relayed_bytes
         assert snapshot.caps is not None
         assert snapshot.caps.circuits == RelayLimits().circuits
-        assert snapshot.peers[0].peer == behind.peer_id  # who holds a place comes first
+        assert snapshot.peers[0].peer == behind.peer_id  # peers with a reservation come first
         assert snapshot.peers[0].reserved
 
 
@@ -208,7 +208,7 @@ async def test_an_answer_where_a_call_belongs_breaks_the_link_and_nothing_else(
         assert isinstance(await here.client(here.visitor("visitor"), OPERATOR).status(), GateSnapshot)
 
 
-# -- a gate that is not for anybody --------------------------------------------------------------------------------------------
+# -- a gate that does not admit everybody --------------------------------------------------------------------------------------
 
 
 async def test_a_closed_gate_keeps_adverts_of_those_it_lets_in_alone(
@@ -268,7 +268,7 @@ async def test_the_visitor_of_a_friend_may_call_through_a_closed_gate(
         with pytest.raises(Unreachable):
             await visitor.open(behind.peer_id, "/echo", place.addresses)
         client = here.client(visitor, FRIEND)
-        with pytest.raises(NotPermitted):  # it is let in, and operates nothing
+        with pytest.raises(NotPermitted):  # it is admitted, but may not operate the gate
             await client.status()
         stream = await visitor.open(behind.peer_id, "/echo", place.addresses)
         assert await stream.receive_some() == b"yes"
@@ -294,7 +294,7 @@ def test_what_is_shown_to_a_gate_is_as_it_is_shown_to_a_worker() -> None:
 
 
 class OutOfFiles:
-    """A process of which the system tells nothing any more."""
+    """A process for which the system reports nothing any more."""
 
     def cpu_times(self) -> None:
         raise OSError(errno.EMFILE, "Too many open files")

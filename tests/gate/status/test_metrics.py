@@ -1,4 +1,4 @@
-"""The numbers for Prometheus: their names, and a listener that strangers cannot wear down. The sockets are real."""
+"""The metrics for Prometheus: their names, and a listener that strangers cannot exhaust. The sockets are real."""
 
 from __future__ import annotations
 
@@ -166,13 +166,13 @@ async def test_there_is_one_page_and_one_thing_to_do_with_it(method: str, path: 
 
 
 async def talk(port: int, sent: bytes) -> bytes:
-    """Say it on a connection of its own; what comes back until the other side has finished."""
+    """Send bytes on a fresh connection; returns what arrives until the other side has finished."""
     with trio.fail_after(20):
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             try:
                 await stream.send_all(sent)
                 return b"".join([piece async for piece in stream])
-            except trio.BrokenResourceError:  # it was reset with bytes of ours unread
+            except trio.BrokenResourceError:  # it was reset before it had read all of our bytes
                 return b""
 
 
@@ -214,7 +214,7 @@ async def test_more_connections_than_it_takes_are_closed_at_once_and_the_rest_ar
     async with listener() as port:
         idle = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(MAX_AT_ONCE)]
         with trio.fail_after(20):
-            while True:  # until the listener has taken all of them
+            while True:  # until the listener has accepted all of them
                 async with await trio.open_tcp_stream("127.0.0.1", port) as late:
                     with trio.move_on_after(0.2):
                         try:

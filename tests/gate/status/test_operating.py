@@ -1,4 +1,4 @@
-"""Operating a gate over real libp2p on loopback: its status, its metrics, whom it lets in, and a restart in mid-life."""
+"""Operating a gate over real libp2p on loopback: its status, its metrics, its admission, and a restart while it is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pool's member shows to whom, and what it makes of what it hears: over a simulated network."""
+"""To whom a pool's member presents its credentials, and how it treats what it hears: over a simulated network."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ async def test_what_is_heard_counts_at_once_and_is_written_beside_the_event_loop
 
 
 def held_up(until: trio.Event) -> Aside:
-    """A disk that does nothing before that."""
+    """A disk that does nothing until then."""
 
     async def aside(write: Callable[[], object]) -> None:
         await until.wait()

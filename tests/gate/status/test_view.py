@@ -1,4 +1,4 @@
-"""What an operator sees: it fits a narrow terminal, and no peer's word moves the cursor."""
+"""What an operator sees: it fits a narrow terminal, and no text from a peer moves the cursor."""
 
 from __future__ import annotations
 

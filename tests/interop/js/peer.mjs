@@ -1,5 +1,5 @@
-// A js-libp2p peer that does what it is told: a JSON array on each line of standard input, [command, ...arguments],
-// and for each a line of standard output, {ok: value} or {error: text}.
+// A js-libp2p peer that runs commands: each line of standard input is a JSON array, [command, ...arguments],
+// and gets one line on standard output, {ok: value} or {error: text}.
 import { createInterface } from 'node:readline'
 import { noise } from '@chainsafe/libp2p-noise'
 import { yamux } from '@chainsafe/libp2p-yamux'
@@ -36,7 +36,7 @@ async function gather (source) {
   return Buffer.concat(parts)
 }
 
-// The first `PREFIX` bytes of a frame say how long the rest is.
+// The first `PREFIX` bytes of a frame are the length of the rest.
 async function frame (source) {
   let data = Buffer.alloc(0)
   for await (const part of source) {
@@ -64,7 +64,7 @@ const commands = {
     prefix.writeUInt32BE(body.length)
     let answered
     const until = new Promise((resolve) => { answered = resolve })
-    const sent = stream.sink((async function * () { // a stream that was finished gets no answer
+    const sent = stream.sink((async function * () { // a finished stream gets no answer
       yield Buffer.concat([prefix, body])
       await until
     })())

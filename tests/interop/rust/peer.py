@@ -1,5 +1,5 @@
-"""A peer of rust-libp2p that does what it is told: its options as JSON in the first argument, then a JSON array on each line of standard
-input, [method, *arguments], and for each a line of standard error that begins with ANSWER. Its log is standard output.
+"""A peer of rust-libp2p that runs commands. Its options are JSON in the first argument. Each line of standard input is a JSON array,
+[method, *arguments], and gets one line on standard error that begins with ANSWER. Its log is standard output.
 """
 
 import json
@@ -14,7 +14,7 @@ PEER_INFO = ("agent_version", "protocols")
 
 
 class Echo:
-    """What others may call."""
+    """The methods that others may call."""
 
     _rpc_methods = ("echo",)
 

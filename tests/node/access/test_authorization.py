@@ -1,4 +1,4 @@
-"""What each peer may do at a worker, by real tokens and a wall clock that is moved by hand."""
+"""What each peer may do at a worker, with real tokens and a wall clock that the test moves."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def line(peer: Identity, role: Role = Role.SUBMIT, lasts_s: int | None = None, *
 def listed(
     who: Authorization, *members: PoolMember, number: int = 1, revoked: tuple[Identity, ...] = ()
 ) -> tuple[str, ...]:
-    """The pool's newest manifest is this."""
+    """Make this the pool's newest manifest."""
     entries = tuple(RevokedPeer(peer=each.peer_id, until=int(T0) * 2) for each in revoked)
     return who.update(
         PoolManifest(pool=POOL.peer_id, name="lab", number=number, members=members, revoked=entries)
@@ -126,7 +126,7 @@ def test_a_pools_member_has_what_its_line_says_and_never_control(wall: Wall) -> 
 
 def test_a_key_that_is_not_trusted_gives_nothing(wall: Wall) -> None:
     who = permits(wall)
-    for key in (EVE, POOL):  # a pool's key signs manifests, and no tokens
+    for key in (EVE, POOL):  # a pool's key signs manifests, not tokens
         assert "does not serve" in why(shown(who, ANN, Grant(SUBMIT), key=key))
     why(who.check(ANN.peer_id, RENEW))
 

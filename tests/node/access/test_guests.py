@@ -1,4 +1,4 @@
-"""What a guest with a permission tries at a real worker: others' models, others' names, revoked permissions, runs without end."""
+"""What a guest with a permission attempts at a real worker: others' models, others' names, revoked permissions, endless runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WORK = frozenset({Right.SUBMIT, Right.STATUS})
 
 
 def signed(world: Any, key: Identity, *members: PoolMember, revoked: str | None = None) -> ManifestMessage:
-    """The next manifest of a pool, with these members and those of before."""
+    """The pool's next manifest, with these members and all earlier ones."""
     world.numbers = getattr(world, "numbers", 0) + 1
     world.members = (*getattr(world, "members", ()), *members)
     lines = tuple({member.peer: member for member in world.members if member.peer != revoked}.values())
@@ -73,7 +73,7 @@ def member(hand: Any, **limits: Any) -> PoolMember:
 
 
 async def guest_of(world: Any, owner: Identity | None = None, **limits: Any) -> tuple[Any, Any]:
-    """A scheduler that is in the pool, and showed that to the worker, or that has a token of `owner`; and its link."""
+    """A scheduler and its link. It has shown the worker its membership of the pool, or a token issued by `owner`."""
     hand = world.scheduler()
     link = await world.link(hand)
     if owner is None:
@@ -285,7 +285,7 @@ async def test_a_manifest_of_another_pool_or_without_the_sender_or_forged_opens_
 
 
 class SlowDisk(OutboxFiles):
-    """One whose writes wait to be let go."""
+    """An outbox whose writes block until the test releases them."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(FileFolder(folder))

@@ -1,4 +1,4 @@
-"""Models that carry programs: for people whom the device's owner knows, never for strangers."""
+"""Models that carry programs: accepted from people whom the device's owner knows, never from strangers."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ async def test_a_stranger_is_refused_a_program_with_a_line_before_anything_is_fe
     )
     assert nowhere.reason is Reason.DOES_NOT_FIT
     assert "unit GPU (X): this device has" in nowhere.detail
-    assert answer.unmet  # so it is this task that is refused, not its scheduler
-    # what it calls by a harmless name is looked at again by the driver, which learns whose it is
+    assert answer.unmet  # so the worker refuses this task, not its scheduler
+    # the driver looks again at a model with a harmless name, and learns whose it is
     granted = await link.ask(eve.commit(eve.task(2)), Granted)
     assert granted.lease
     await eve.record()

@@ -1,4 +1,4 @@
-"""Every kind of caller says every verb to a whole worker: the table of what is answered, and that a refusal leaves no trace."""
+"""Every kind of caller sends every verb to a whole worker: a table of the answers. A refusal leaves no trace."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def passed_on(key: Identity, by: Identity, to: Identity, wall: float) -> ShowCre
 
 
 def shown(kind: str, me: Identity, world: Any, friend: Identity) -> ShowCredentials | None:
-    """The token that a caller of this kind shows."""
+    """The token that this kind of caller shows."""
     owner, wall = world.ann.identity, world.wall
     makers: dict[str, Callable[[], ShowCredentials]] = {
         "owner's passing command": lambda: present(owner, me, wall, {Right.CONTROL, Right.STATUS}, ttl_s=60),
@@ -112,7 +112,7 @@ def shown(kind: str, me: Identity, world: Any, friend: Identity) -> ShowCredenti
 
 
 def manifests(kind: str, me: Identity) -> tuple[PoolManifest, PoolManifest]:
-    """The pool's manifest before a caller of this kind shows its token, and the newest."""
+    """The pool's manifest before this kind of caller shows its token, and the newest one."""
 
     def of(number: int, *members: PoolMember, revoked: Identity | None = None) -> PoolManifest:
         gone = (RevokedPeer(peer=revoked.peer_id, until=2**40),) if revoked is not None else ()

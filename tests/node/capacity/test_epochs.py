@@ -1,4 +1,4 @@
-"""Who speaks for a campaign, and what the one who was taken over is shown for it."""
+"""Which scheduler speaks for a campaign, and what proof a superseded scheduler is shown."""
 
 from __future__ import annotations
 

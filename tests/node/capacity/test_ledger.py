@@ -1,4 +1,4 @@
-"""The ledger alone: what happens goes in, answers and orders come out, and what must never be never is."""
+"""The ledger alone: events go in, answers and commands come out, and no invariant is ever broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a guest does to keep a device from others, and what the ledger makes of it."""
+"""How a guest may try to keep a device from others, and how the ledger responds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ YEAR_S = 31_536_000.0
 
 
 def full(**settings: bool) -> tuple[Ledger, list[HeldLease]]:
-    """A run and four queued leases of two guests: all that there is room for."""
+    """One run and four queued leases of two guests: the ledger is full."""
     ledger = linked(max_queue=4, max_queue_each=3, **settings)
     ledger.commit(want(0, BOB, preempted=2), 0.0)
     tickets = [
@@ -115,7 +115,7 @@ def test_nobody_keeps_the_device_idle_by_not_answering_its_offers() -> None:
 
 
 def renew_all(ledger: Ledger, until: float) -> None:
-    """All that is here is renewed in time up to then."""
+    """Renew every lease in time, up to `until`."""
     for now in range(0, int(until) + 1, 10):
         for place in ledger.allocations():
             ledger.renew(place.peer, [HeldLease(lease=place.lease, fence=place.fence)], float(now))

@@ -1,4 +1,4 @@
-"""Schedulers, a delegate, an owner and a device do whatever they like to a ledger; what must never be never is."""
+"""Random walk: schedulers, a delegate, an owner and a device do anything to a ledger, and its invariants hold."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ peers = st.sampled_from([ANN, BOB, DEE])
 
 
 def wanted(peer: str, number: int, queue: bool, epoch: int) -> SlotRequest:
-    """A task's terms follow from its number, so that a replay says the same."""
+    """A request whose terms follow from the task's number, so that a replay sends the same."""
     return want(
         number,
         peer,
@@ -68,7 +68,7 @@ def wanted(peer: str, number: int, queue: bool, epoch: int) -> SlotRequest:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Two schedulers and one that acts for the first, on a device that has one slot or two."""
+    """Two schedulers, and a third that acts for the first, on a device with one or two slots."""
 
     leases = Bundle("leases")
 
@@ -86,16 +86,16 @@ class LedgerMachine(RuleBasedStateMachine):
         self.links = {ANN: 0, BOB: 0, DEE: 0}
         self.last_fence = (0, 0)
         self.gave_way: Counter[str] = Counter()
-        """Task → how often it was ended here for another."""
+        """Task → how often its run was preempted here."""
         self.terms: dict[str, SlotRequest] = {}
         self.spoke: dict[str, str] = {}
-        """Principal → who spoke last for its campaign."""
+        """Principal → the peer that spoke last for its campaign."""
         self.unfair_since: dict[tuple[str, str], float] = {}
         for peer in self.links:
             self._link(peer, True)
 
     def obey(self) -> None:
-        """As the worker does after each change."""
+        """Carry out the ledger's commands, as the worker does after each change."""
         if not self.ledger.condition.serves_queue:
             self.ledger.close_queue()
         for order in self.ledger.take_commands():
@@ -131,7 +131,7 @@ class LedgerMachine(RuleBasedStateMachine):
                     self.gave_way[self.terms[lease].task.task] += 1
 
     def _may_give_way(self, lease: str, to_owner: bool = True) -> bool:
-        """What its scheduler says of earlier times counts for all but the owner; Bob is the owner."""
+        """Whether the run may be preempted again. What its scheduler says of earlier preemptions binds everybody but the owner, Bob."""
         terms = self.terms[lease]
         claimed = 0 if to_owner and not terms.owner else terms.commit.preempted
         return max(claimed, self.gave_way[terms.task.task]) < MAX_PREEMPTIONS
@@ -142,7 +142,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return one.base_priority - other.base_priority >= PREEMPT_GAP
 
     def _look_for_unfairness(self) -> None:
-        """Nobody waits for long behind a run that could give way: one grace, and one more if the first choice was being timed."""
+        """Nobody waits long behind a run that could give way: one grace, and one more if the first choice was being timed."""
         places = self.ledger.allocations()
         pairs = {
             (ticket.lease, run.lease)
@@ -159,7 +159,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for pair, since in self.unfair_since.items():
             assert self.now - since <= 2 * PREEMPT_GRACE_S, f"{pair[0]} waits behind {pair[1]}"
 
-    # -- what schedulers do ----------------------------------------------------------------------------------------------
+    # -- actions of schedulers -------------------------------------------------------------------------------------------
 
     @rule(
         target=leases,
@@ -169,7 +169,7 @@ class LedgerMachine(RuleBasedStateMachine):
         epoch=st.sampled_from([None, None, None, None, 1, 2, 3]),
     )
     def commit(self, peer: str, number: int, queue: bool, epoch: int | None) -> object:
-        """`epoch` None: whoever began, or took over last, goes on as it does."""
+        """With `epoch` None, the scheduler that speaks for the campaign carries on with its epoch."""
         if epoch is None:
             principal = PRINCIPAL[peer]
             epoch = max(1, self.ledger.epoch(principal, campaign_of(peer, principal)))
@@ -272,11 +272,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(why=st.sampled_from(["", "", "paused by its owner"]))
     def hold(self, why: str) -> None:
-        """Its owner pauses it, or lets it go on."""
+        """The owner pauses the worker, or resumes it."""
         self.ledger.condition.hold(why)
         self.obey()
 
-    # -- what the device does --------------------------------------------------------------------------------------------
+    # -- actions of the device -------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), on=st.booleans())
@@ -306,7 +306,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(place.state is LeaseState.STOPPING for place in self.ledger.allocations()))
     @rule()
     def die(self) -> None:
-        """What was killed is dead."""
+        """Killed runs are dead now."""
         for place in self.ledger.allocations():
             if place.state is LeaseState.STOPPING:
                 self._gone(place.lease)
@@ -321,7 +321,7 @@ class LedgerMachine(RuleBasedStateMachine):
         seconds=st.sampled_from([0.5, 1.0, 1.0, 2.0, 8.0, LEASE_TTL_S, 61.0, GRACE_S]), renewing=st.booleans()
     )
     def wait(self, seconds: float, renewing: bool) -> None:
-        """As the worker's clock does: it wakes at each deadline. `renewing`: those who speak do so in time."""
+        """Pass time as the worker does, waking at each deadline. With `renewing`, all peers renew their leases in time."""
         until = self.now + seconds
         while self.now < until:
             step = min(until, self.now + RENEW_EVERY_S)
@@ -348,13 +348,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([40.0, 5 * GRACE_S]))
     def sleep(self, seconds: float) -> None:
-        """The machine slept: nothing was done for long, then all of it."""
+        """The machine slept: nothing happened for long, then everything at once."""
         self.now += seconds
         self.unfair_since.clear()
         self.ledger.expire(self.now)
         self.obey()
 
-    # -- what must hold --------------------------------------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------------------------------------
 
     @invariant()
     def promises_hold(self) -> None:

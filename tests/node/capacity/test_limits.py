@@ -1,4 +1,4 @@
-"""Whose time is over, who may hold how much, and who speaks for what was handed over."""
+"""Leases that have expired, limits on how much one peer may hold, and who speaks for a campaign that was delegated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is, who gives way to whom and when, and whose time is over: one table row or story for each promise."""
+"""Which lease is next, which run gives way to which and when, and which lease has expired: a table row or a story per promise."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_a_worker_that_is_held_back_within_a_grace_spares_the_run_and_has_nothin
     assert ledger.renew(ANN, [low], 3.0).renewed == (low.lease,)
 
 
-# -- what is known in advance ---------------------------------------------------------------------------------------------------
+# -- outlook --------------------------------------------------------------------------------------------------------------------
 
 
 def test_an_outlook_says_how_many_go_before_how_long_it_takes_and_who_would_give_way() -> None:

@@ -1,4 +1,4 @@
-"""The duration of a run is estimated from runs of the same task, else by inferences, else from all runs; once exceeded, it is unknown."""
+"""A run's duration is estimated from runs of the same task, else by inferences, else from all runs. Once exceeded, it is unknown."""
 
 from __future__ import annotations
 

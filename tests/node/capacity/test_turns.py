@@ -1,4 +1,4 @@
-"""Whose turn it is: by priority, by age, each account in turn, the owner first where it says so."""
+"""Which lease is next: by priority, by age, each account in turn, and the owner first where the settings say so."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_expected_starts_follow_from_what_runs_and_what_a_run_takes(
 
 
 def serve_all(ledger: Ledger, now: float, number: int) -> list[str]:
-    """Let run after run end at once; who was served, by the third letter of their names."""
+    """End each run at once, `number` times. Returns the served tasks in order."""
     served: list[str] = []
     for _ in range(number):
         for order in ledger.take_commands():

@@ -1,4 +1,4 @@
-"""A worker that its owner holds back, lets go, sends away or has examined."""
+"""A worker that its owner pauses, resumes, drains or has examined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is being timed is let end first, and a run of several launches gives way between two of them."""
+"""Timed inferences end before their run gives way, and a run of several launches gives way between two launches."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ LAUNCH_S = 12.0
 
 
 LOADED_S, TIMED_S = 5.0, 5.5
-"""Into each launch its load is over, and its inferences begin: within the grace."""
+"""Seconds into each launch at which its load ends, and at which its inferences begin: within the grace."""
 
 
 def stopped_at(ledger: Ledger, low: HeldLease, wanted: SlotRequest, arrives: float) -> float | None:
-    """Seconds into three launches of a run when it is stopped for a commit that comes at `arrives`."""
+    """When, in seconds since the start of its three launches, a run is stopped for a commit that comes at `arrives`."""
     times = [arrives, *(n * LAUNCH_S + s for n in range(3) for s in (0.0, LOADED_S, TIMED_S, LAUNCH_S))]
     for now in sorted({*times, *(time + PREEMPT_GRACE_S for time in times)}):
         within = now % LAUNCH_S

@@ -1,4 +1,4 @@
-"""What an owner reads of devices, and which devices a word means."""
+"""What an owner reads about devices, and which devices a word selects."""
 
 from __future__ import annotations
 

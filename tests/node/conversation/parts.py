@@ -1,4 +1,4 @@
-"""A conversation driven by hand: links that record what comes, a real folder, and a clock that a test sets."""
+"""A conversation driven by hand: links that record what the worker sends, a real folder, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ def commit(number: int, *, epoch: int = 1, queue: bool = False, scheduler: str =
 
 
 class FakeLink:
-    """A link of a scheduler."""
+    """A scheduler's link."""
 
     def __init__(self, peer: str = ANN) -> None:
         self.peer = peer
 
 
 class Shell:
-    """One life of a worker. Disk commands are carried out at once, unless `hold_disk`."""
+    """One life of a worker. Carries out disk commands at once, unless `hold_disk` is set."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Shell:
         self.hold_disk = False
         self.principals: dict[str, str] = {}
         self.owner = self.strange = False
-        """Who asks."""
+        """Whether the peer that asks is the owner; whether it is a stranger."""
         self.disk: list[Any] = []
         self.replies: dict[object, Message] = {}
         self.calls: list[SendCall] = []
@@ -143,7 +143,7 @@ class Shell:
             ),
         )
 
-    # -- what comes in ---------------------------------------------------------------------------------------------------
+    # -- inputs ----------------------------------------------------------------------------------------------------------
 
     def connect(self, peer: str = ANN) -> FakeLink:
         link = FakeLink(peer)
@@ -152,7 +152,7 @@ class Shell:
         return link
 
     def ask(self, link: FakeLink, message: Message) -> Message | None:
-        """The reply; None: not yet."""
+        """Send a call to the worker. Returns the reply, or None if there is none yet."""
         request = object()
         self.conversation.received(link, message, request)
         self.flush()
@@ -160,7 +160,7 @@ class Shell:
         return self.replies.get(request)
 
     def answer(self, reply: Message | None, call: int = 0) -> None:
-        """The answer to a call that is under way."""
+        """Answer one of the worker's pending calls."""
         self.conversation.commands.answered(self.calls.pop(call), reply)
         self.flush()
 
@@ -195,7 +195,7 @@ class Shell:
         }
         return Record(**(fields | changes))
 
-    # -- what goes out ---------------------------------------------------------------------------------------------------
+    # -- outputs ---------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Carry out all commands."""
@@ -227,7 +227,7 @@ class Shell:
                     self.run_disk()
 
     def run_disk(self) -> None:
-        """Carry out what waits for the disk."""
+        """Carry out the pending disk commands."""
         while self.disk:
             command, data, error = self.disk.pop(0), None, ""
             try:
@@ -238,7 +238,7 @@ class Shell:
             self.flush()
 
     def put(self, head: OutboxItem, body: bytes) -> Path:
-        """A record on disk that waits, as an earlier life left it."""
+        """Put a waiting record on disk, as an earlier life would have left it."""
         self.files.carry_out(WriteRecord(head, body))
         self.outbox.put(head)
         self.conversation.delivery.outbox_changed()
@@ -247,7 +247,7 @@ class Shell:
 
 
 class NoManifests:
-    """No scheduler names a manifest."""
+    """Campaign manifests of schedulers that name none."""
 
     def of(self, campaign: str, owner: str) -> None:
         return None

@@ -1,4 +1,4 @@
-"""What the worker answers and sends: nothing is promised before it is so, and no result is lost."""
+"""What the worker answers and sends: it promises nothing before it is true, and loses no result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.node.conversation.parts import ANN, BOB, UNIT, FakeLink, Shell, commi
 
 
 def results(shell: Shell) -> list[str]:
-    """Tasks of the results that are under way."""
+    """The tasks of the results being sent."""
     return [call.message.task for call in shell.calls if isinstance(call.message, Result)]
 
 
@@ -107,7 +107,7 @@ def test_a_result_that_cannot_be_read_now_is_kept_and_sent_later(tmp_path: Path)
     record = shell.put(item(b"one"), b"one")
     shell.put(item(b"two", task="c-1/2"), b"two")
     record.unlink()
-    record.mkdir()  # reading fails, and not because there is nothing
+    record.mkdir()  # reading fails, though the record exists
     shell.connect()
     assert results(shell) == ["c-1/2"]
     shell.answer(Accepted())
@@ -218,7 +218,7 @@ def test_of_two_machines_with_one_key_only_the_one_that_adopted_is_offered_a_slo
     assert isinstance(ticket, Queued)
     assert isinstance(shell.ask(new, AdoptRequest(campaign="c-1", epoch=2)), AdoptReply)
     shell.conversation.disconnected(new)
-    shell.hold_disk = True  # its result is no matter here
+    shell.hold_disk = True  # the result does not matter here
     shell.end_run(first.lease)
     assert not shell.calls
     shell.pass_time(0.5)
@@ -250,7 +250,7 @@ def test_an_offer_that_is_not_answered_drops_the_link_and_is_made_again(tmp_path
 
 
 def delegate(shell: Shell) -> FakeLink:
-    """Bob acts for Ann."""
+    """Let Bob act for Ann."""
     shell.principals[BOB] = ANN
     return shell.connect(BOB)
 
@@ -525,7 +525,7 @@ FORGET = Forget(campaign="c-1", epoch=1)
 
 
 def forgotten(shell: Shell, link: FakeLink, message: Forget = FORGET) -> ForgetFiles | Message | None:
-    """What is to be done on disk, or why not."""
+    """The order to remove files, or the refusal."""
     before = len(shell.forgets)
     reply = shell.ask(link, message)
     return shell.forgets[-1] if len(shell.forgets) > before else reply
@@ -571,7 +571,7 @@ def test_only_the_campaigns_own_scheduler_has_it_forgotten_and_only_when_nothing
     assert isinstance(running, Denied)
     assert (running.reason, running.retry_s) == (Reason.BUSY, LEASE_TTL_S)
     shell.end_run(lease)
-    shell.principals[BOB] = ANN  # he acts for her
+    shell.principals[BOB] = ANN  # Bob acts for Ann
     delegate = forgotten(shell, shell.connect(BOB))
     assert isinstance(delegate, Denied)
     assert delegate.reason is Reason.NOT_ALLOWED
@@ -607,7 +607,7 @@ def test_a_campaign_whose_results_wait_for_another_scheduler_is_not_forgotten(tm
 
 
 def test_a_refusal_has_no_more_lines_than_its_message_may(tmp_path: Path) -> None:
-    """As many clauses as a requirement may have, all unmet, and limits beyond the owner's."""
+    """The task has the most clauses that a requirement may have, all unmet, and time limits beyond the owner's."""
     shell = Shell(tmp_path, max_duration_s=3600.0)
     clauses = tuple(Clause(attribute=f"label:l{n}", op=Op.EQ, value="y") for n in range(32))
     task = Task(

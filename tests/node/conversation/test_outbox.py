@@ -1,4 +1,4 @@
-"""The records that wait, and settled ones: who may have them, and which give way."""
+"""Waiting and settled records: who may have them, and which are evicted first."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_record_of_an_earlier_life_is_old_once_the_clock_was_right_for_an_hour
 
 
 def test_what_was_stored_before_the_clock_was_set_is_no_older_for_it() -> None:
-    now, wall = 5.0, 1.7e9  # a board without a clock of its own begins in 1970
+    now, wall = 5.0, 1.7e9  # a board without a battery-backed clock starts in 1970
     early = item(b"early", stored=5.0)
     outbox = Outbox(lambda: wall, lambda: now, [early])
     assert outbox.make_room(item(b"new", stored=wall)) == []

@@ -1,4 +1,4 @@
-"""A calibration holds nothing that was not measured, and says how sure it is; rounds join, and busy ones never spoil quiet ones."""
+"""A calibration holds only what was measured, and says how certain it is. Rounds add up, and busy rounds never spoil quiet ones."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_where_a_sample_is_the_mean_of_several_inferences_all_of_them_count() ->
 
 
 class Launch:
-    """Launches of a device that is slow for its first inferences, and whose launches differ."""
+    """Launches that are slow for their first inferences, with medians that differ between launches."""
 
     def __init__(
         self, order: WorkOrder, cold: int, fails: bool = False, medians: Sequence[int] = (100,) * 6
@@ -170,7 +170,7 @@ def test_too_few_launches_or_a_clock_that_is_too_coarse_tell_no_spread(
     assert spread_of(launches) == spread
 
 
-# -- the whole -----------------------------------------------------------------------------------------------------------
+# -- complete calibrations -----------------------------------------------------------------------------------------------
 
 
 def found_by(kind: str, plan: micro.MicroPlan, threads: int, *, killing: object = None) -> micro.MicroResult:
@@ -188,7 +188,7 @@ def found_by(kind: str, plan: micro.MicroPlan, threads: int, *, killing: object 
 
 
 class Meter(Sampler):
-    """Readings without a process."""
+    """A sampler without a process."""
 
     def start(self) -> bool:
         return True
@@ -219,7 +219,7 @@ def tools(
 def calibrate(
     profile: Profile, tools: CalibrationTools, most_s: float = 3.0, full: bool = False
 ) -> Calibration:
-    """One round, after a wait."""
+    """One round, after the idle wait."""
     stop = RoundStop()
     return make_round(profile, tools, wait_until_quiet(tools, most_s, stop), stop, full=full)
 
@@ -303,7 +303,7 @@ def test_every_driver_gives_its_own_samples_once_and_one_without_is_named(tmp_pa
 
 
 class Loaded:
-    """A host with two processors of which others use a share, and time that passes only in waits."""
+    """A host with two processors, of which other processes use a share. Time passes only in waits."""
 
     def __init__(self, root: Path, share: float = 0.0) -> None:
         self.root, self.share, self.now, self._busy = root, share, 0.0, 0.0
@@ -389,7 +389,7 @@ def test_a_round_that_is_stopped_kills_what_runs_and_makes_nothing_more(tmp_path
 
 
 def of(*values: float, quiet: bool | None = True) -> Known:
-    """A figure of these rounds."""
+    """A figure measured in these rounds."""
     made: Known | None = None
     for at, value in enumerate(values):
         made = joined_figure(made, known(value, quiet, float(at)), max)

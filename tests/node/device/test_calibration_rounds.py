@@ -1,4 +1,4 @@
-"""Where calibrations are kept, what of a file is believed, and when rounds are made."""
+"""Where calibrations are kept, what is believed of a file, and when rounds are made."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_a_round_that_comes_back_measures_nothing_on_a_busy_host(tmp_path:
 
 
 class Hanging:
-    """A launch that goes on until it is killed."""
+    """A launch that runs until it is killed."""
 
     def __init__(self, begun: Callable[[], None]) -> None:
         self._begun = begun

@@ -1,4 +1,4 @@
-"""Which GPU each unit of a device runs on, with NVML, the drivers' probe and their zygotes played by doubles."""
+"""Which GPU each unit of a device runs on, with doubles for NVML, the drivers' probe and their zygotes."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ SEES = "CUDA_VISIBLE_DEVICES"
 
 @dataclass
 class Probe:
-    """The drivers `onnx` and `torch`: on the processor, and on a GPU that works for both. Keeps what it was asked."""
+    """Probes the drivers `onnx` and `torch`: the processor, and a GPU that works for both. Records each probe."""
 
     broken: str = ""
-    """`driver on GPU` that fails."""
+    """The `driver on GPU` that fails."""
     detail: str = ""
     asked: list[tuple[str, str, tuple[str, ...] | None]] = field(default_factory=list)
 
@@ -91,7 +91,7 @@ class Probe:
 
 
 def chosen(setting: str, report: GpuReport = NVIDIA, **environ: str) -> dict[int, str]:
-    """Number → how a process is shown it."""
+    """GPU number → the identifier by which a process is shown it."""
     return {one.number: one.shown for one in choose(setting, report, environ).chosen}
 
 
@@ -112,7 +112,7 @@ def test_the_owner_says_which_gpus_units_run_on() -> None:
     assert chosen("each") == {0: "GPU-a", 1: "GPU-b"}
     assert chosen("1") == {1: "GPU-b"}
     assert chosen("1, 0") == {1: "GPU-b", 0: "GPU-a"}
-    for setting in ("one", "each"):  # there is nothing to choose
+    for setting in ("one", "each"):  # nothing to choose
         assert chosen(setting, GpuReport()) == chosen(setting, replace(NVIDIA, gpus=NVIDIA.gpus[:1])) == {}
 
 
@@ -233,7 +233,7 @@ DOUBLE: Any = ZygoteDouble
 
 
 def two_gpus() -> Profile:
-    """Both GPUs are chosen, the large one first."""
+    """Two GPUs are chosen, the large one first."""
     drivers = {"CPU (ONNX)": "onnx", "GPU (ONNX)": "onnx", "GPU 0 (ONNX)": "onnx"}
     return Profile(device="d", name="n", drivers=drivers, gpu_choice=choose("1,0", NVIDIA, {}))
 
@@ -265,7 +265,7 @@ def test_a_run_on_a_chosen_gpu_is_read_by_nvml_from_that_gpu() -> None:
 
 @pytest.mark.parametrize("framework", ["ONNX", "Torch", "Transformers", "llama.cpp", "TensorRT"])
 def test_nvml_is_read_while_any_unit_on_nvidias_gpus_runs(framework: str) -> None:
-    """Utilisation, memory, power, clock: see `tests/drivers/measure/test_telemetry.py`."""
+    """Utilisation, memory, power and clock: see `tests/drivers/measure/test_telemetry.py`."""
     launch: Any = Launch(WorkOrder("m", f"GPU ({framework})"), Limits(), DOUBLE("x", None))
     assert launch._sampler is not None
 
@@ -275,7 +275,7 @@ def described(unit: str) -> ModelDescription:
 
 
 class LaunchDouble:
-    """What a driver sends that knows one GPU."""
+    """Events of a driver that knows of one GPU only."""
 
     def __init__(self, *ran: str, launches: int = 1) -> None:
         self.launches = launches
@@ -310,7 +310,7 @@ def test_a_run_that_ended_on_the_processor_is_no_run_on_a_gpu_with_a_number() ->
 
 
 def test_providers_of_a_unit_with_a_number_are_those_of_the_one_without() -> None:
-    """A session that fell back to the processor is none on the GPU, whatever its driver calls it."""
+    """So a session that fell back to the processor does not count as one on the GPU, whatever its driver calls it."""
     expected = {"CUDAExecutionProvider", "MIGraphXExecutionProvider", "ROCMExecutionProvider"}
     assert providers_of("GPU (ONNX)") == providers_of("GPU 1 (ONNX)") == expected
     assert providers_of("GPU 1 (Torch)") is None

@@ -1,4 +1,4 @@
-"""Which units work is asked once, until something changes that decides it."""
+"""The probe for working units runs once, until something changes that can alter its result."""
 
 from __future__ import annotations
 

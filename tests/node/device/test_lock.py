@@ -1,4 +1,4 @@
-"""One at a time on a device, over tasks, threads and processes."""
+"""One measurement at a time on a device, across tasks, threads and processes."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def _hold(lock: DeviceLock) -> None:
 
 
 def open_files() -> int:
-    """Of this process; 0 where the system does not tell."""
+    """The number of this process's open files, or 0 where the system does not tell."""
     folder = Path("/proc/self/fd")
     return len(list(folder.iterdir())) if folder.exists() else 0
 
@@ -167,7 +167,7 @@ async def test_waits_that_were_given_up_take_no_thread_from_others_and_no_file(t
             nursery.cancel_scope.cancel()
         async with lock.hold():
             pass
-        while open_files() > before:  # the threads close what they held
+        while open_files() > before:  # the threads close their files
             await trio.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""The device's sensors: what is there is read in its unit, what is not there stays unknown."""
+"""The device's sensors: each available sensor is read in its unit, and missing ones stay unknown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Times(SimpleNamespace):
 
 
 class Machine:
-    """What psutil and the clock tell."""
+    """Doubles for psutil and the clock."""
 
     def __init__(self) -> None:
         self.ns = 0
@@ -54,7 +54,7 @@ def test_a_device_without_sensors_tells_of_processor_and_memory_and_nothing_is_z
     monitor = machine.monitor(tmp_path)
     assert monitor.sensors() == (Sensor.CPU, Sensor.MEMORY)
     sensors = monitor.open()
-    machine.times.user += 3.0  # 1 of it in a guest
+    machine.times.user += 3.0  # of which 1 in a guest
     machine.times.guest += 1.0
     machine.times.idle += 5.0
     machine.times.iowait += 1.0
@@ -117,7 +117,7 @@ def test_an_amd_gpu_is_read_from_the_kernels_files_and_a_broken_sensor_tells_not
 
 
 def two_gpus(*silent: str, broken: bool = False) -> Nvml:
-    """`silent`: functions that they do not support."""
+    """Two GPUs that do not support the functions in `silent`."""
     nvml = Nvml(broken=broken, silent=silent)
     nvml.answers |= {
         "nvmlDeviceGetCount": 2,

@@ -1,4 +1,4 @@
-"""What systems say of themselves, read from text, and the advert that is made of it."""
+"""What systems report about themselves, read from text, and the advert made from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in the way of good figures: each sign becomes a line that says how it is and what to do."""
+"""Conditions that spoil measurements: each sign becomes a line that names the condition and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What doctor says of the network: each finding with what to do about it; and a look at a real gate on loopback."""
+"""What `doctor` reports about the network, each finding with its remedy; and a check of a real gate on loopback."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ async def test_a_look_at_gates_on_loopback_tells_which_answer_and_how_this_devic
             nursery.cancel_scope.cancel()
     alive, other, taken = facts.gates
     assert (alive.why, alive.reserved, alive.observed) == ("", True, "127.0.0.1")
-    # which of them is shorter is a matter of the host's load
+    # which round trip is shorter depends on the host's load
     assert (alive.ms or 0) > 0
     assert (alive.relayed_ms or 0) > 0
     assert abs(alive.ahead_s or 99) < 1

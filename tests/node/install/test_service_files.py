@@ -1,4 +1,4 @@
-"""What makes systems start the worker again after a reboot: each file read back by a reader of its kind, and the commands around it."""
+"""The files that make systems start the worker after a reboot, each read back by a reader of its kind, and the commands around them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def setting(folder: Path, system: ServiceManager = ServiceManager.SYSTEMD, *, ro
 
 
 class Commands:
-    """Stands for the system: what it was asked to do, and what it says of each."""
+    """Double for the system: records each command and returns its scripted exit code."""
 
     def __init__(self, **codes: int) -> None:
         self.codes = codes
@@ -78,11 +78,11 @@ class Commands:
         return code, "it says no\nand more" if code else ""
 
 
-# -- texts ---------------------------------------------------------------------------------------------------------------
+# -- service files -------------------------------------------------------------------------------------------------------
 
 
 def systemd_words(line: str) -> list[str]:
-    """As systemd.syntax(7) reads a command line."""
+    """Split a command line as systemd.syntax(7) describes."""
     words, word, quoted, at = [], "", False, 0
     while at < len(line):
         char = line[at]
@@ -109,7 +109,7 @@ def test_the_unit_of_systemd_runs_the_very_command_and_begins_again_after_a_fail
     tmp_path: Path, root: bool
 ) -> None:
     made = service_for(setting(tmp_path, root=root), COMMAND)
-    unit = configparser.ConfigParser(interpolation=None, strict=False)  # one variable a line
+    unit = configparser.ConfigParser(interpolation=None, strict=False)  # one variable per line
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(made.text)
     assert systemd_words(unit["Service"]["ExecStart"]) == list(COMMAND)
@@ -210,7 +210,7 @@ def test_each_home_has_a_service_of_its_own(tmp_path: Path) -> None:
     assert name_for(None) == "sark-node"
 
 
-# -- writing -------------------------------------------------------------------------------------------------------------
+# -- writing and removing ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("system", list(ServiceManager))
@@ -343,7 +343,7 @@ def test_a_worker_is_run_again_until_it_left_in_good_order_or_its_settings_are_w
     assert main_of([sys.executable, "-c", "raise SystemExit(2)"]) == 2
 
 
-# -- the same arguments --------------------------------------------------------------------------------------------------
+# -- arguments of the service --------------------------------------------------------------------------------------------
 
 
 def again(*words: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the tests of runs are made of: a task, a scripted launch, a bench."""
+"""Shared parts for tests of runs: a task, a scripted launch, a bench."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def source_of(content: bytes) -> Source:
 
 
 class ScriptedLaunch:
-    """A launch that yields these events and then raises, or waits to be killed."""
+    """A launch that yields these events, then raises `then` or waits to be killed."""
 
     def __init__(self, *events: Event, then: DriverError | None = None, hangs: bool = False) -> None:
         self._events, self._then, self._hangs = events, then, hangs

@@ -1,4 +1,4 @@
-"""What this home's own processor puts out, to hold a stranger's outputs against."""
+"""The outputs of this home's own processor, to compare a stranger's outputs against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Examples on their way to a driver, and its answers into the record."""
+"""Examples on their way to a driver, and its answers on their way into the record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ANSWERED = AnswersReport(b64encode(pack_examples(ANSWERS)).decode())
 
 
 async def record_of(folder: Path, launch: ScriptedLaunch, what: Task, seen: list[bytes]) -> Record:
-    """`seen`: what a driver reads at the path of the examples."""
+    """The record of one run. Adds to `seen` what the driver reads at the path of the examples."""
 
     def start(order: WorkOrder, limits: object) -> ScriptedLaunch:
         seen.append(Path(order.examples).read_bytes() if order.examples else b"")
@@ -83,7 +83,7 @@ def test_answers_that_are_no_base64_break_the_contract(text: str) -> None:
 
 
 async def test_a_bug_of_ours_costs_one_run(tmp_path: Path) -> None:
-    """What was to be refused before got through: the node has other runs."""
+    """An invalid report that should have been refused earlier got through. The node's other runs go on."""
     damaged = replace(ANSWERED)
     object.__setattr__(damaged, "answers", "A")
     record = await record_of(tmp_path, ScriptedLaunch(*WHOLE, damaged), task(examples=FILE), [])

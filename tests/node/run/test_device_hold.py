@@ -1,4 +1,4 @@
-"""The device of a run whose launches have gaps: others measure in them, and no launch begins while somebody does."""
+"""The device during a run with gaps between launches: others measure in the gaps, and no launch begins while one of them does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def is_free(folder: Path) -> bool:
 
 
 class Spread(ScriptedLaunch):
-    """Two launches with a gap between them; says after each event whether the device was free then."""
+    """Two launches with a gap between them. Notes after each event whether the device was free."""
 
     def __init__(
         self, folder: Path, *gaps: float, in_gap: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
@@ -61,7 +61,7 @@ async def measured(
     holding: Callable[[bool], None] = lambda held: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Record:
-    """`waits`: set when the run says that it waits for the device."""
+    """The record of one run. Sets `waits` when the run reports that it waits for the device."""
     made = replace(bench(folder, lambda order, limits: launch), clock=clock)
 
     def report(phase: Phase, *figures: object) -> None:

@@ -1,4 +1,4 @@
-"""A folder with an ONNX graph and its weights beside it: from the user's disk over the network to a real inference."""
+"""A folder with an ONNX graph and its weights in a second file: from the user's disk over the network to a real inference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAMPAIGN = b"campaign: t\nunits: [CPU (ONNX)]\nmodels: [net]\n"
 
 
 def write(folder: Path) -> Path:
-    """y = x · W, with W in a file of its own."""
+    """Write the model y = x · W, with W in a separate file."""
     weights = numpy_helper.from_array(np.ones((64, 8), np.float32), "w")
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],

@@ -1,4 +1,4 @@
-"""What NVML reads of a GPU while it runs, on its way through the record into the row."""
+"""What NVML reads of a GPU during a run, on its way through the record into the row."""
 
 from __future__ import annotations
 

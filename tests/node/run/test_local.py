@@ -1,4 +1,4 @@
-"""This device measured without a network, for real: a one-line ONNX model in child processes, the record under this device's key."""
+"""A real measurement on this device without a network: a tiny ONNX model in child processes, and a record under this device's key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from swarm.base.home import Home
 from swarm.net.identity import verify
 
 BRIEF_S = 20.0
-"""A model beside itself is never told from itself: no more than this is spent on it."""
+"""Time limit for comparing a model with itself, which finds no difference and so does not end early."""
 
 
 def ended_rightly(record: Record, took_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Meters and sustained runs in a record: of the GPU where it was read, nothing for what is not known."""
+"""Meters and sustained runs in a record: of the GPU where one was read, and nothing for unknown figures."""
 
 from __future__ import annotations
 

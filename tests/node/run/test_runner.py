@@ -1,4 +1,4 @@
-"""A task becomes a launch, and what the launch showed becomes a record."""
+"""A task becomes a launch, and the launch's events become a record."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ async def test_a_measurement_is_a_timed_window_to_the_end_of_its_launch_and_betw
         between=lambda: windows.append("between"),
     )
     assert record.outcome is RunOutcome.COMPLETE
-    # of each launch: its load, then its inferences and whatever comes after them
+    # for each launch: its load, then its inferences and all that follows
     assert windows == [True, False, True, "between", True, False, True, "between", True, False, True]
 
 
@@ -489,7 +489,7 @@ def test_a_sustained_run_may_be_stopped_while_it_infers_another_may_not(lasting:
 
 
 async def test_the_record_has_where_operators_ran_and_says_how_many_it_leaves_out(tmp_path: Path) -> None:
-    """96 lines are a fifth of what a record may have elements for."""
+    """96 operators take a fifth of the elements that a record may have."""
     reports = tuple(
         OperatorReport(f"Op{at}", "CPUExecutionProvider", ran=1, ns=at, why="w" * 900) for at in range(100)
     )

@@ -1,4 +1,4 @@
-"""A task of several models: all are fetched and held, and a record says what ran beside."""
+"""A task of several models: all are fetched and held, and the record lists the models that ran beside the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model by the URL of its task: after the scheduler, into the cache, and never anything but what the hash says."""
+"""A model from the URL in its task: tried after the scheduler, put into the cache, and accepted only if its hash matches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODEL = Model(name="m.onnx", sha256=hashlib.sha256(DATA).hexdigest(), size=len(D
 
 
 class Half:
-    """What came so far."""
+    """A sink that keeps what has arrived."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -38,7 +38,7 @@ class Half:
 
 
 def nothing(done: int, total: int) -> None:
-    """Nobody watches."""
+    """Ignore progress."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def cache(tmp_path: Path) -> ModelCache:
 
 
 def failing(*errors: Exception) -> Source:
-    """A source that raises one after the other, then the last for ever."""
+    """A source that raises each error in turn, then the last one on every call."""
     left = list(errors)
 
     async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""A witnessed run: the scheduler reveals what its inputs follow from, and hears of each launch as it ends."""
+"""A witnessed run: the scheduler sends the reveal from which the inputs follow, and hears of each launch as it ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.node.run.runner_parts import (
 
 
 class Scheduler:
-    """Reveals, or refuses to, and notes what it is told."""
+    """Reveals, or refuses to, and records the ended launches."""
 
     def __init__(self, refuses: bool = False) -> None:
         self.refuses = refuses
@@ -51,7 +51,7 @@ class Scheduler:
 
 
 class AskingLaunch(ScriptedLaunch):
-    """Asks for its reveal before its first event."""
+    """A launch that asks for its reveal before its first event."""
 
     def __init__(self, reveal: AskReveal, *events: Event) -> None:
         super().__init__(*events)

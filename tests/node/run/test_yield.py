@@ -1,4 +1,4 @@
-"""A run of real processes gives way to a higher priority between two of its launches, and inside none."""
+"""A run of real processes gives way to a higher priority between two launches, and never inside one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_run_yields_after_the_launch_that_is_being_timed_and_at_most_twi
     def timing(on: bool) -> None:
         windows.append(on)
         ledger.timing(low.lease, on, now)
-        if windows == [True, False, True]:  # the load is over, and the first launch makes its inferences
+        if windows == [True, False, True]:  # the load is over, and the first launch runs its inferences
             assert isinstance(ledger.commit(want(1, BOB, queue=True, priority=90), now), Queued)
         obey()
         assert stop.reason is None, "inside a launch nobody is disturbed"
@@ -91,7 +91,7 @@ async def test_a_run_yields_in_the_gap_before_its_next_launch(tmp_path: Path, zy
     def between() -> None:
         nonlocal asked
         asked += 1
-        if asked == 3:  # it is asked once between two launches, and again and again in a gap
+        if asked == 3:  # called once between two launches, and repeatedly in a gap
             assert isinstance(ledger.commit(want(1, BOB, queue=True, priority=90), now), Queued)
         ledger.between_launches(low.lease, now)
         for command in ledger.take_commands():

@@ -1,4 +1,4 @@
-"""What a worker declares of its calls."""
+"""The costs that a worker declares for its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole worker forgets a campaign: its models go with it, but no others and none of its owner's."""
+"""A whole worker forgets a campaign and removes its models, but no other campaign's models and none of its owner's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_model_that_only_the_forgotten_campaign_used_is_removed(world: A
     assert not list((world.folder / "cache").glob("*.model"))
     again = await link.ask(Forget(campaign="c-1", epoch=1), Forgotten)
     assert (again.records, again.models) == (0, 0)
-    await measured(world, link, 2)  # and it can be had again
+    await measured(world, link, 2)  # the model can be fetched again
 
 
 async def test_while_something_is_measured_the_models_stay_and_it_is_to_be_asked_again(world: Any) -> None:
@@ -86,7 +86,7 @@ async def test_models_that_others_use_or_that_the_owner_added_or_pinned_stay(tmp
     source.write_bytes(content)
     model_files.add(tmp_path, source, room=10**6)
     unknown, _ = await used(stored, 5)
-    later = cache(tmp_path)  # the next process knows it too
+    later = cache(tmp_path)  # the next process knows the uses too
     assert await later.forget("bob", "c-1") == (0, 0)
     assert await later.forget("ann", "c-1") == (1, 1000)
     here = [one for one in (own, both, pinned, added, unknown) if later.has(one.sha256)]

@@ -1,4 +1,4 @@
-"""Sensors are read while something runs and no longer, and reach those whose tasks run."""
+"""Sensors are read only while something runs, and the readings reach the schedulers whose tasks run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FakeSensors:
     def __init__(self) -> None:
         self.opened = self.closed = 0
         self.trouble = 0
-        """How often it cannot be read."""
+        """How many reads will fail."""
 
     def open(self) -> FakeSensors:
         self.opened += 1
@@ -51,7 +51,7 @@ class Reader:
         nursery.start_soon(self.live.keep)
 
     async def at_once(self, read: Callable[[], Any]) -> Any:
-        """Where the clock jumps nothing may go on in a thread."""
+        """Read without a thread, because the test's clock jumps."""
         await trio.lowlevel.checkpoint()
         return read()
 

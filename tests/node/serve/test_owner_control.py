@@ -1,4 +1,4 @@
-"""An owner's hand on a whole worker, over an in-memory network: pause, resume, drain, reset, and the rules set beforehand."""
+"""An owner controls a whole worker over an in-memory network: pause, resume, drain, reset, and the rules set in advance."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ async def test_what_runs_is_stopped_when_its_permission_ends(world: Any, how: st
     await bob.wait_for(Progress)
     if how == "expires":
         world.wall += 1_000
-        over = await world.link(eve)  # any news has the others looked at
+        over = await world.link(eve)  # any change makes the worker check the others' permissions
         await over.ask(signed(pool, 2, eve), CredentialsReply)
     else:
         worker.revocation.update(PoolManifest(pool=pool.peer_id, name="lab", number=2))

@@ -1,4 +1,4 @@
-"""What a worker's process decides before it is on the network: tickets, strangers, ways in."""
+"""What a worker's process decides before it joins the network: join tickets, strangers, entry points to the swarm."""
 
 from __future__ import annotations
 

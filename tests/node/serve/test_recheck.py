@@ -1,4 +1,4 @@
-"""When a worker calibrates again, and that it lets go of the device at once when anybody wants it."""
+"""When a worker recalibrates, and that it releases the device at once when anybody wants it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_pause_grows_only_after_rounds_that_were_spoilt(
 
 @dataclass
 class Rounds(Calibrator):
-    """Rounds that end as told, or go on until they are ended."""
+    """Rounds that end as scripted, or run until they are stopped."""
 
     ends: list[RoundEnd | Exception | None] = field(default_factory=list)
     begun: int = 0
@@ -98,7 +98,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class Worker:
-    """A worker in time that passes only where it sleeps."""
+    """A worker whose time passes only while it sleeps."""
 
     def __init__(self, calibrator: Calibrator, **options: Any) -> None:
         self.idle, self.pauses, self.lines = True, list[float](), list[str]()

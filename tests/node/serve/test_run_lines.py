@@ -1,4 +1,4 @@
-"""The lines a device's owner reads."""
+"""The lines that a device's owner reads about runs."""
 
 from __future__ import annotations
 

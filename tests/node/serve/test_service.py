@@ -1,4 +1,4 @@
-"""The whole worker over an in-memory network, with a device that obeys."""
+"""The whole worker over an in-memory network, with a scripted device."""
 
 from __future__ import annotations
 
@@ -478,7 +478,7 @@ async def test_the_advert_says_what_the_device_is(world: Any) -> None:
 
 
 class SlowBoard:
-    """An index that is long about publishing."""
+    """An index whose publishing never ends."""
 
     def __init__(self) -> None:
         self.publishing = trio.Event()

@@ -1,4 +1,4 @@
-"""Priorities, measurements and time limits over a whole worker: what its schedulers hear, and what becomes of the runs."""
+"""Priorities, measurements and time limits with a whole worker: what its schedulers hear, and how the runs end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def until(condition: Any) -> None:
 
 
 def hang_while_timed(script: Any, more: Callable[[], Any] = lambda: ()) -> None:
-    """The device stays in its timed inferences until it may go on. `more`: events after these."""
+    """Keep the launch in its timed inferences until `go` is set. `more` gives the events that follow."""
 
     def events() -> Any:
         yield ProgressReport(Phase.RUN, 0, script.order.runs)

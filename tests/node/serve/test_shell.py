@@ -1,4 +1,4 @@
-"""The trio shell of the conversation: a slow scheduler holds up nobody else."""
+"""The trio shell of the conversation: a slow scheduler delays nobody else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.node.conversation.parts import ANN, BOB, FakeLink, Shell
 
 
 class NoteLink(FakeLink):
-    """A link that takes notes, or whose other end does not read."""
+    """A link that records notes, or whose other end does not read."""
 
     def __init__(self, peer: str, *, reads: bool = True) -> None:
         super().__init__(peer)
@@ -58,4 +58,4 @@ async def test_a_scheduler_that_does_not_read_holds_up_nobody_elses_notes(tmp_pa
         shell.nursery.cancel_scope.cancel()
     assert ear.notes == list(range(2 * MAX_NOTES))
     parts.conversation.commands.emit(late)
-    shell.carry_out()  # over no link any more: dropped
+    shell.carry_out()  # the links are closed, so the note is dropped

@@ -1,4 +1,4 @@
-"""A campaign was adopted with its owner's key while its old scheduler was still up: two machines with one key are linked to one worker."""
+"""Two machines with one key are linked to one worker: a campaign was adopted with its owner's key while the old scheduler was still up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from swarm.net.link import Link
 
 
 class Machine:
-    """One of several with Ann's key."""
+    """One of several machines with Ann's key."""
 
     def __init__(self, ready: Message, result: Message) -> None:
         self.answers = {Ready: ready, Result: result}

@@ -1,5 +1,5 @@
-"""A task whose model the scheduler cannot give, at a real worker: the URL that it names is followed for the owner, and not into the
-device's own network for anybody else."""
+"""A real worker gets a task whose model the scheduler cannot give. It follows the task's URL: for the owner always, for anybody else
+not into the device's own network."""
 
 from __future__ import annotations
 

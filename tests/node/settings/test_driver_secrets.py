@@ -1,4 +1,4 @@
-"""What the owner of a device gives single drivers: from settings and the environment to that driver's children, and nowhere else."""
+"""Secrets that a device's owner gives to single drivers: from settings and the environment to that driver's children, and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECRET = "sk-never-to-be-seen-3141592653"
 
 
 def settings(tmp_path: Path, environment: dict[str, str]) -> WorkerSettings:
-    """As `join` would load them."""
+    """Settings as `join` would load them."""
     return WorkerSettings.load(tmp_path / "config.toml", environment, {})
 
 

@@ -1,4 +1,4 @@
-"""Who has a model from a worker by a transfer grant: whom a scheduler names that the worker would give it to, and nobody else."""
+"""Who gets a model from a worker by a transfer grant: only peers that a scheduler names and to whom the worker would give the model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def grant(
 
 
 def permits() -> Authorization:
-    """Ann and Eve are both let in."""
+    """Permissions that let Ann and Eve in."""
     return Authorization(owners={ANN.peer_id}, allow={EVE.peer_id}, prove=prove, wall=lambda: NOW)
 
 
@@ -63,7 +63,7 @@ def sources(folder: Path) -> BlobSources:
 
 
 async def having(folder: Path, principal: Identity | None = ANN) -> BlobSources:
-    """A worker that has the model, and knows that `principal` has it."""
+    """A worker that has the model, and knows that `principal` has it too."""
 
     async def bring(offset: int, target: PartialFile, progress: object) -> None:
         await DISK.run(target, bytearray(CONTENT[offset:]))
@@ -159,7 +159,7 @@ async def test_by_a_grant_a_worker_gives_what_its_permissions_say(tmp_path: Path
 async def test_a_scheduler_that_knows_only_the_hash_gets_no_model_through_its_own_worker(
     tmp_path: Path,
 ) -> None:
-    """Eve has a task that names Ann's model taken to a worker that fetches from whom she says, with her transfer grant."""
+    """Eve commits a task with Ann's model to a worker that fetches from the holders Eve names, with Eve's transfer grant."""
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm:
         eve, holder, worker = (swarm.node(each) for each in (EVE, OTHER, TAKER))
         honest = await having(tmp_path / "holder")

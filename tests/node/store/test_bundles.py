@@ -1,4 +1,4 @@
-"""A model that is a folder: one blob under way, a verified read-only folder for the run."""
+"""A model that is a folder: one blob in transfer, a verified read-only folder for the run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def named(content: bytes) -> Model:
 
 
 class Source:
-    """Gives the bytes, and counts how often."""
+    """A source that gives the bytes and counts its calls."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content

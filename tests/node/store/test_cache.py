@@ -1,4 +1,4 @@
-"""Models on disk: fetched once, verified, resumed, evicted, and never half."""
+"""Models on disk: fetched once, verified, resumed, evicted, and never incomplete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def files(folder: Path) -> list[str]:
 
 
 class Holder:
-    """A source in two halves, that counts and misbehaves on request."""
+    """A source that sends in two halves, counts, and misbehaves on request."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -240,7 +240,7 @@ async def test_a_model_larger_than_the_cache_is_refused_before_a_byte_is_fetched
 
 
 class Silent:
-    """A source that brings as much as it is told, and then nothing."""
+    """A source that sends `size` bytes of zeros, then fails."""
 
     def __init__(self, size: int, then: Exception | None = None) -> None:
         self.size, self.then = size, then
@@ -325,7 +325,7 @@ def test_the_default_cap_leaves_half_of_a_small_disk() -> None:
 
 
 def test_nobody_who_runs_the_models_of_root_reaches_them_and_cannot_list_them(tmp_path: Path) -> None:
-    """Of everybody else the folder is closed."""
+    """To all other users the folder is closed."""
     ModelCache(tmp_path / "models")
     wanted = 0o711 if os.geteuid() == 0 else 0o700
     assert (tmp_path / "models").stat().st_mode & 0o777 == wanted

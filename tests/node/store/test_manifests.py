@@ -1,4 +1,4 @@
-"""A worker keeps the campaign manifests of the campaigns it has something of, and takes in none that is not the owner's."""
+"""A worker keeps the campaign manifests of campaigns whose leases or results it has, and accepts only those of the campaign's owner."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_a_peer_whose_manifests_do_not_come_holds_up_ever_fewer_runs_and_n
     source.gone = True
     manifests = ManifestStore(tmp_path, source.take, lambda: now)
     requests: list[float] = []
-    for second in range(300):  # a run each second, each of which names another campaign manifest
+    for second in range(300):  # one run per second, each naming another campaign manifest
         now = 5.0 + second
         before = len(source.taken)
         await taken_in(manifests, source, manifest(name=str(second)))

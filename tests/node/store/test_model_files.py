@@ -1,4 +1,4 @@
-"""What an owner sees and does of the models that are kept, while the worker uses the same folder."""
+"""How an owner lists and manages the stored models while the worker uses the same folder."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_what_is_pinned_survives_and_when_all_is_pinned_there_is_no_room(t
     with pytest.raises(RunError, match="in use or pinned fill the cache"):
         await get_model(stored, three, source(b"three"))
     assert stored.has(one.sha256)
-    assert stored.has(two.sha256)  # without it there would still be no room
+    assert stored.has(two.sha256)  # evicting it would not make room either
     model_files.set_pin(tmp_path, model_files.find(tmp_path, "one.onnx"), False)
     await get_model(stored, three, source(b"three"))
     assert not stored.has(one.sha256)

@@ -1,4 +1,4 @@
-"""The outbox on disk: what a crash, a kill or a bad disk leaves of it."""
+"""The outbox on disk after a crash, a kill or a disk error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that comes in pieces: what a kill leaves, what of it is believed, and who may have it meanwhile."""
+"""A model that arrives in pieces: what a kill leaves, which of it is believed, and who may download it meanwhile."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def piece(index: int) -> bytearray:
 
 
 def begun(folder: Path, *indexes: int, principal: str = "ann") -> Path:
-    """A download that was killed when these were there."""
+    """A download that was killed once these pieces were on disk."""
     path = folder / f"{SHA}.part"
     half = PartialFile(path, len(CONTENT))
     half.begin(principal)
@@ -210,7 +210,7 @@ def test_a_list_without_its_bytes_is_worth_nothing(tmp_path: Path) -> None:
 
 
 class Bringing:
-    """A source of pieces that is killed after so many."""
+    """A source of pieces that hangs after `most` pieces."""
 
     def __init__(self, most: int = 99) -> None:
         self.most = most

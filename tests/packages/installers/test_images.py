@@ -1,4 +1,4 @@
-"""The images of examples/gate and examples/worker, built and run, where a builder answers. `make images`; fetches what it needs."""
+"""The images of examples/gate and examples/worker, built and run, if this machine can build images. `make images`; needs a network."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(BUILDER is None, reason="neither podman nor dock
 
 
 def call(*words: str, stdin: str = "") -> str:
-    """The builder with these words, which must end well; what it printed."""
+    """Run the builder with these arguments. It must succeed. Returns its output."""
     assert BUILDER is not None
     done = subprocess.run(
         [BUILDER, *words], cwd=ROOT, input=stdin, capture_output=True, text=True, check=False, timeout=LONG
@@ -45,7 +45,7 @@ def call(*words: str, stdin: str = "") -> str:
 
 @pytest.fixture(scope="module", params=FILES, ids=[path.parent.name for path in FILES])
 def image(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Built from nothing, and taken away again."""
+    """The name of an image, built from scratch and removed afterwards."""
     file: Path = request.param
     name = f"sark-test-{file.parent.name}"
     call("build", "--tag", name, "--file", str(file), ".")

@@ -1,4 +1,4 @@
-"""The wheel as its users install it: by pipx and by uv, into a home that has nothing. `make packages`; needs a package index."""
+"""The wheel as users install it, with pipx and with uv, into an empty home. `make packages`; needs a package index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs a command in the fresh home, which must end well; gives what it printed."""
+    """A function that runs a command in the fresh home. The command must succeed. Returns its output."""
 
     def run(*command: str | Path) -> str:
         stored = {
@@ -52,14 +52,14 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def tools(tmp_path: Path, run: Run) -> Path:
-    """The folder of an environment's programs, to install installers into."""
+    """The program folder of an environment in which to install installers."""
     place = tmp_path / "tools"
     venv.create(place, with_pip=True)
     return place / "bin"
 
 
 def works(sark: Path, run: Run, tmp_path: Path) -> None:
-    """The program is there, finds its parts and completes itself; its manual page came along."""
+    """Check that the program runs, finds its parts and installs its completion."""
     assert run(sark, "--version").startswith("sark-node ")
     assert "CPU (ONNX)" in run(sark, "info")
     run(sark, "init")

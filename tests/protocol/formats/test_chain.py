@@ -1,4 +1,4 @@
-"""The chain of a witnessed run, by its test vectors: SPEC.md has the same."""
+"""The chain of a witnessed run, by its test vectors, which SPEC.md lists too."""
 
 from __future__ import annotations
 

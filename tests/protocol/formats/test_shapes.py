@@ -1,4 +1,4 @@
-"""The shapes of a model's inputs: what is given, what follows, what is missing and what contradicts."""
+"""The shapes of a model's inputs: given, derived, missing and contradictory ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protocol.formats.shapes import (
 
 IMAGE = InputPort("x", ("N", 3, "height", "width"))
 CUT = InputPort("x", ("?", 3, "?", "?"))
-"""As a text recogniser has it: two axes of one symbol that differ."""
+"""Like a text recogniser: two axes with the same symbol that differ."""
 TEXT = (InputPort("ids", ("batch", "seq")), InputPort("mask", ("batch", "seq")))
 SPEECH = (InputPort("input", (None, None)), InputPort("state", (2, None, 128)), InputPort("sr", ()))
 

@@ -1,4 +1,4 @@
-"""The closed list of steps: what a campaign may say."""
+"""The closed list of steps: what a campaign may specify."""
 
 from __future__ import annotations
 

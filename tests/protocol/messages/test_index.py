@@ -1,4 +1,4 @@
-"""The index's messages at their largest must fit in a frame and within the decoder's caps."""
+"""The largest messages of the index fit in a frame and within the decoder's caps."""
 
 from __future__ import annotations
 

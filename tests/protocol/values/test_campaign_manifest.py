@@ -1,4 +1,4 @@
-"""A campaign manifest: what the owner put in comes out, and nothing else does."""
+"""A campaign manifest returns what the owner put in, and nothing else."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_campaign_whose_name_could_be_a_path_is_refused() -> None:
 
 
 def test_what_fits_a_manifest_is_known_before_one_is_made() -> None:
-    task = secrets.token_bytes(900)  # not to be compressed
+    task = secrets.token_bytes(900)  # cannot be compressed
     assert fits_manifest("{}", [task] * 10_000), "alike tasks are packed well"
     assert not fits_manifest("{}", [task] * 10_001)
     assert fits_manifest("{}", [secrets.token_bytes(900) for _ in range(4_000)])

@@ -86,7 +86,7 @@ def test_a_clause_against_a_device(clause: str, advert: Advert, met: ClauseState
 
 
 def test_a_verdict_speaks_of_each_clause_by_itself() -> None:
-    """48 GB wanted and 24 GB there must not fit because another dimension is larger."""
+    """A device with 24 GB does not meet a need for 48 GB because another dimension is larger."""
     requirement = Requirement(clauses=(parse_clause("ram >= 64 GiB"), parse_clause("cores >= 2")))
     verdict = match(requirement, LAPTOP)
     assert not verdict.fits
@@ -222,7 +222,7 @@ clauses = st.builds(
 
 
 def like(text: str, pattern: str) -> bool:
-    """What `~` has always meant."""
+    """The original meaning of `~`."""
     if not any(mark in pattern for mark in "*?["):
         pattern = f"*{pattern}*"
     return fnmatch.fnmatchcase(text.lower(), pattern.lower())

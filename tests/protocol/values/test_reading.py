@@ -1,4 +1,4 @@
-"""What a device says of its sensors is bounded, and absent where it says nothing."""
+"""A device's sensor reading is bounded, and a value that it does not report is absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adverts, tasks and records as bytes that are signed."""
+"""Adverts, tasks and records as signed bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every state machine of the protocol, walked as tables."""
+"""Every state machine of the protocol, walked as a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLES: list[tuple[Table[Any, Any], type[StrEnum], type[StrEnum]]] = [
     (ATTEMPT, AttemptStatus, AttemptEvent),
 ]
 RESTARTS = {AttemptStatus.RESTORED}
-"""Where a restart of the scheduler begins."""
+"""The states with which a restart of the scheduler begins."""
 each = pytest.mark.parametrize(
     ("table", "states", "events"), TABLES, ids=["lease", "task", "worker", "attempt"]
 )
@@ -56,7 +56,7 @@ def test_an_end_can_be_reached_from_every_state_of_what_ends(
 ) -> None:
     ends = {state for state in table if final(table, state)}
     if table in (WORKER, ATTEMPT):
-        assert not ends  # a worker goes on until its process ends; an attempt ends when its task moves on
+        assert not ends  # a worker continues until its process ends; an attempt ends when its task moves on
         return
     can = set(ends)
     while True:

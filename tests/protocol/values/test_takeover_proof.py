@@ -1,4 +1,4 @@
-"""The proof that a campaign is carried on under an epoch, as bytes."""
+"""The proof that a scheduler leads a campaign under an epoch, as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading many tasks at once gives what reading each gives."""
+"""Reading many tasks at once gives the same result as reading each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.values.task import Measure, Model, Task, TaskBodies, TaskReader, T
 
 
 def tasks() -> Iterator[Task]:
-    """Ids of several lengths; some differ in more than their ids, and some name an id, their own or another's, elsewhere."""
+    """Ids of several lengths. Some tasks differ in more than their ids, and some name an id, their own or another's, elsewhere."""
     for n in (*range(1, 13), 100, 101):
         name = f"c-1/{n}"
         yield Task(

@@ -1,4 +1,4 @@
-"""Folders as one file: one form for each folder, and nothing in it that could lead anywhere else."""
+"""Folders as one file: one form for each folder, and nothing in it that could lead outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames over the wire: any pieces, any junk, golden bytes."""
+"""Frames on the wire: in any pieces, with any junk, and golden bytes."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ IDS = [type(message).__name__ for _, message in EVERY]
 
 
 def whole_frames(decoder: Decoder) -> list[Frame]:
-    """All that are there by now."""
+    """All frames that are complete by now."""
     return list(iter(decoder.next, None))
 
 
@@ -289,7 +289,7 @@ def decoded(vocabulary: Vocabulary, data: bytes) -> list[Frame]:
 
 
 def test_every_message_of_these_families_has_an_example() -> None:
-    """So that the golden bytes below cannot miss one."""
+    """Ensures that the golden bytes below miss no message."""
     shown = {type(message) for _, message in EVERY}
     spoken = {message for family in (WORK, BLOB, HEALTH, POOL, REACH, GATE) for message in family.messages}
     assert shown == spoken
@@ -303,7 +303,7 @@ def test_a_message_comes_back_as_it_went(vocabulary: Vocabulary, message: Messag
 
 @pytest.mark.parametrize(("vocabulary", "message"), EVERY, ids=IDS)
 def test_the_bytes_of_a_message_stay_what_they_were(vocabulary: Vocabulary, message: Message) -> None:
-    """Golden bytes: a change here breaks the conversation with every node that is already out there."""
+    """Golden bytes: a change here breaks compatibility with every deployed node."""
     assert vocabulary.encode(Frame(FrameKind.CALL, 5, message)).hex() == GOLDEN[type(message).__name__]
 
 
@@ -390,7 +390,7 @@ def test_only_canonical_bounded_msgpack_is_read(value: bytes, why: str) -> None:
 
 
 def test_the_fullest_refusal_and_quote_fit_in_a_frame() -> None:
-    """A peer chooses what we refuse: it must not be able to make us say more than a frame holds."""
+    """A peer chooses what we refuse, and must not be able to make our answer larger than a frame."""
     denied = Denied(reason=Reason.BUSY, unmet=("x" * 200,) * 32, detail="\u20ac" * 2000)
     shape = ShapeQuote(fits=False, unmet=("x" * 200,) * 8)
     assert len(WORK.encode(Frame(FrameKind.ANSWER, 1, denied))) <= MAX_FRAME
@@ -427,7 +427,7 @@ KINDS = [
 def test_a_message_comes_as_the_kind_its_family_declares(
     vocabulary: Vocabulary, message: Message, kind: FrameKind
 ) -> None:
-    """What costs something is a call: it has an answer that its sender must read, and a place among the calls being answered."""
+    """A costly message is a call: its sender must read the answer, and it takes one of the places of calls in progress."""
     frame = Frame(kind, 1 if kind is FrameKind.CALL else 0, message)
     if type(message) in (vocabulary.calls if kind is FrameKind.CALL else vocabulary.notes):
         vocabulary.check_kind(frame)
@@ -444,7 +444,7 @@ def test_only_the_steps_of_a_run_are_notes() -> None:
 
 
 def test_what_was_not_asked_for_yet_is_not_decoded() -> None:
-    """A read of 64 KiB holds thousands of tiny frames; as objects they took 30 times as much memory."""
+    """A read of 64 KiB holds thousands of tiny frames, which took 30 times as much memory as objects."""
     decoder = Decoder(HEALTH)
     ping = HEALTH.encode(Frame(FrameKind.CALL, 1, Ping()))
     junk = b"\x00\x00\x00\x01\xc0"
@@ -462,7 +462,7 @@ def test_a_note_has_no_id_and_a_call_has_one() -> None:
 
 
 def test_we_never_send_what_the_peer_would_have_to_refuse() -> None:
-    """A frame may be small enough and still hold more elements than a receiver takes."""
+    """A frame may be small enough and still hold more elements than a receiver accepts."""
     clauses = tuple(parse_clause(f"cores >= {number}") for number in range(24))
     shape = Shape(unit="u", requirement=Requirement(clauses=clauses), model="a" * 64, size=1)
     with pytest.raises(LocalProtocolError, match="more than 1024 elements"):

@@ -1,4 +1,4 @@
-"""Change points in histories whose truth is known."""
+"""Change points in histories with known changes."""
 
 from __future__ import annotations
 

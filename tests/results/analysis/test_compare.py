@@ -1,4 +1,4 @@
-"""FASTER, SLOWER, SAME, AMBIGUOUS: said only when it is so, and found when it is there."""
+"""FASTER, SLOWER, SAME, AMBIGUOUS: said only when true, and found when there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRIALS = 40
 def launches(
     chance: random.Random, count: int, place: float, *, between: float = 0.01, within: float = 0.01
 ) -> list[list[int]]:
-    """Launches of 15 samples; shares by which launches, and samples in one, differ."""
+    """Launches of 15 samples. `between` and `within`: relative spread between launches, and within one."""
     return [
         [int(here * chance.lognormvariate(0, within)) for _ in range(15)]
         for here in (place * chance.lognormvariate(0, between) for _ in range(count))

@@ -1,4 +1,4 @@
-"""Which rows are put beside each other, what keeps two from being compared, and the matrix with its ratios and prices."""
+"""Which rows are paired, what prevents a comparison of two rows, and the matrix with its ratios and prices."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_watts_and_prices_are_shown_only_where_they_are_known() -> None:
     rows = [row("x", "one", energy_per_inference_j=0.5), row("x", "two")]
     one, two = make_matrix(rows, prices={"Chip of one": Price(3.6, "EUR")})
     assert (one.joules, one.per_watt, one.price_per_hour, one.currency) == (0.5, 2.0, 3.6, "EUR")
-    assert one.per_million == pytest.approx(2.0)  # 2 ms × 0.001 a second × a million
+    assert one.per_million == pytest.approx(2.0)  # 2 ms × 0.001 per second × a million
     assert (two.joules, two.per_watt, two.price_per_hour, two.per_million, two.currency) == (None,) * 4 + (
         "",
     )
@@ -242,7 +242,7 @@ def test_a_wrong_price_file_is_refused_with_what_to_do(tmp_path: Path, text: str
 
 
 def files(tmp_path: Path) -> tuple[str, str]:
-    """The same model on two devices, the second slower; raw, without signatures."""
+    """Raw results, without signatures, of the same model on two devices, the second slower."""
     results = []
     for name, device, ms in (("a", "one", 2.0), ("b", "two", 6.0)):
         one = entry(row(device=device, ms=ms, campaign="c-1"))

@@ -1,4 +1,4 @@
-"""The front of time against something else."""
+"""The front of time against a second figure."""
 
 from __future__ import annotations
 

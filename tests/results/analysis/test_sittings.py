@@ -1,4 +1,4 @@
-"""Sittings together: hand-computed values, and how often the interval holds a truth that is known."""
+"""Sittings pooled: values computed by hand, and how often the interval holds a known truth."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_one_sitting_has_no_interval_and_none_has_nothing() -> None:
 
 
 def drawn(rng: random.Random, between: float, within: float, at: float = 0.0) -> SittingFigure:
-    """Six launches around a sitting's own value, with the interval that a row has."""
+    """Six launches around a sitting's own value, with the interval that a row would have."""
     middle, rank = rng.gauss(0, between), interval_rank(6)
     launches = sorted(math.exp(middle + rng.gauss(0, within)) for _ in range(6))
     return SittingFigure(median(launches), launches[rank - 1], launches[-rank], 6, at)
@@ -105,7 +105,7 @@ def test_coverage_is_nominal_without_differences_between_sittings_and_poor_with_
 
 
 def test_coverage_of_three_sittings_is_that_of_many() -> None:
-    """Of intervals that claim 95 %: three sittings do not know their middle as eight do."""
+    """Coverage of exact 95 % intervals, although three sittings know their median less well than eight do."""
     rng, known = random.Random(3), 1.959964 * 0.01
 
     def exact(at: float) -> SittingFigure:
@@ -137,11 +137,11 @@ def test_widened_by_the_margin_of_the_device_the_intervals_of_other_sittings_hol
 @pytest.mark.parametrize(
     ("held", "missed_by", "margin"),
     [
-        (17, (0.1,), None),  # of 18
+        (17, (0.1,), None),  # 17 of 18
         (18, (0.1,), 0.1),
         (19, (), 0.0),
         (99, (0.3,), 0.0),
-        (90, (0.5, 0.4, 0.3, 0.2, 0.1, 0.9, 0.8, 0.7, 0.6, 1.0), 0.6),  # the 96th of 100
+        (90, (0.5, 0.4, 0.3, 0.2, 0.1, 0.9, 0.8, 0.7, 0.6, 1.0), 0.6),  # rank 96 of 100
     ],
 )
 def test_a_margin_is_the_rank_that_one_more_sitting_is_within_in_95_percent(
@@ -157,7 +157,7 @@ def test_results_close_together_are_of_one_sitting() -> None:
 
 
 def test_only_the_latest_sittings_of_a_measurement_count() -> None:
-    """A device that was noisy once, and is quiet since: who looks today is told of today."""
+    """A device was noisy in the past and is quiet now. Its coverage describes it as it is now."""
     rng = random.Random(3)
     figures = [drawn(rng, 0.03 if n < 100 else 0.0, 0.01, at=n * DAY_S) for n in range(150)]
     rng.shuffle(figures)

@@ -1,4 +1,4 @@
-"""Ratios of several sittings together: against Student's interval by hand, and how often it holds a ratio that is known."""
+"""Ratios pooled over several sittings: against Student's interval computed by hand, and how often the interval holds a known ratio."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from results.row.verdicts import RowVerdict
 
 
 def row(number: int, wall: list[float], cpu: list[float] | None = None, **more: object) -> Row:
-    """A sitting of b beside a, of the logs of its launches' ratios."""
+    """A sitting that compares b with a, given the logarithms of its launches' ratios."""
     told = compare_logs(wall, cpu)
     ratio = math.exp(sum(wall) / len(wall))
     values: dict[str, object] = {
@@ -51,7 +51,7 @@ def row(number: int, wall: list[float], cpu: list[float] | None = None, **more: 
 
 
 def launches(middle: float, by: float = 0.002) -> list[float]:
-    """Six logs around `middle`."""
+    """Six logarithms of ratios around `middle`."""
     return [middle + by * step for step in (-2, -1, 0, 0, 1, 2)]
 
 
@@ -130,7 +130,7 @@ def test_a_gravest_verdict_stands_for_all_sittings() -> None:
 def test_it_holds_a_known_ratio_as_often_as_it_says_and_equals_are_seldom_told_apart(
     sittings: int, between: float
 ) -> None:
-    """Both kinds of time are wrong together here, as they mostly are: an error of one kind is 1 %, which 600 draws bound from above."""
+    """Both kinds of time err together here, as they mostly do. The error rate of one kind is 1 %; 600 draws only bound it from above."""
     rng = random.Random(7)
     held, said = 0, Counter[str]()
     for _ in range(600):

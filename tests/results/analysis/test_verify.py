@@ -1,4 +1,4 @@
-"""Whatever is changed in results after their worker signed them is found."""
+"""Every change of results after their worker signed them is found."""
 
 from __future__ import annotations
 
@@ -188,8 +188,8 @@ def test_replicas_that_were_compared_hold() -> None:
 def test_any_flipped_byte_is_found() -> None:
     whole = text(result(), lost()).encode()
     chance = random.Random(1)
-    begin = whole.index(b'"c-1/2"')  # what comes of the lost task nobody signed
-    unsigned = whole.index(b'"DeviceKey":"') + len('"DeviceKey":"')  # the scheduler's word alone
+    begin = whole.index(b'"c-1/2"')  # nobody signed what follows from the lost task
+    unsigned = whole.index(b'"DeviceKey":"') + len('"DeviceKey":"')  # stated by the scheduler alone
     places = {*range(160), *chance.sample(range(begin), 500)} - {*range(unsigned, unsigned + 52)}
     missed = []
     for place in sorted(places):
@@ -198,7 +198,7 @@ def test_any_flipped_byte_is_found() -> None:
         try:
             flipped = changed.decode()
             outcome = check_results("c-1", read_raw(bytes(changed)), text=flipped)
-        except ValueError:  # no text, no JSON or no results any more
+        except ValueError:  # no longer text, JSON or results
             continue
         if not any(finding.wrong for finding in outcome):
             missed.append((place, whole[place - 20 : place + 20]))
@@ -296,11 +296,11 @@ def test_a_whole_measurement_is_not_made_a_failure() -> None:
     assert wrongs(raw_result(row, task_body(TASK), signed)) == [words]
     assert (
         wrongs(stranger(witnessed(), TaskState.FAILED)) == []
-    )  # its outputs were wrong: that is the scheduler's word
+    )  # its outputs were wrong: only the scheduler can say so
 
 
 def test_a_csv_with_a_column_twice_or_without_trust_does_not_hold() -> None:
-    """A reader may take either of the two, and strangers' rows would look like one's own."""
+    """A reader may use either of the two columns, and strangers' rows would look like the user's own."""
     table = list(csv.reader(io.StringIO("".join(csv_lines([result().row])))))
     at = table[0].index("InferenceMsMedian")
     shown = io.StringIO()
@@ -338,7 +338,7 @@ def test_a_csv_is_held_against_the_rows_cell_by_cell() -> None:
     )
 
 
-# -- where results come from --------------------------------------------------------------------------------------------------------
+# -- sources of results -------------------------------------------------------------------------------------------------------------
 
 
 def test_results_are_read_from_a_raw_file_and_from_a_csv(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_a_model_is_named_by_its_content(tmp_path: Path) -> None:
 
 
 def stored(home: Home) -> None:
-    """A campaign of two replicas on two devices, as the scheduler keeps it."""
+    """Store a campaign of two replicas on two devices, as the scheduler would."""
     tasks = [TASK.model_copy(update={"task": f"c-1/{n}", "replica": n}) for n in (1, 2)]
     home.store.parent.mkdir(parents=True, exist_ok=True)
     with Store(home.store) as store:

@@ -1,4 +1,4 @@
-"""Scores in a file of results: the metrics run once more, on the answers that the worker signed."""
+"""Scores in a results file: the metrics run again on the answers that the worker signed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON Lines and Parquet: every column with its type and unit, every sample, and nothing that moves a terminal."""
+"""JSON Lines and Parquet: every column with its type and unit, every sample, and no control characters for a terminal."""
 
 from __future__ import annotations
 

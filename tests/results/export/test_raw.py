@@ -1,4 +1,4 @@
-"""Rows and their files: the contract's columns, empty where nothing was measured, harmless whatever a peer wrote."""
+"""Rows and their files: the contract's columns, empty where nothing was measured, and harmless whatever a peer wrote."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 def test_threads_that_fill_the_cores_wait_for_each_other_where_others_are_seen_to_take_little(
     threads: int, others: float | None, verdict: str, remarks: str
 ) -> None:
-    blocks = pack_samples([6, 10**9, 10**9, 10**8 + 1, 1])  # a tenth of the time something waited
+    blocks = pack_samples([6, 10**9, 10**9, 10**8 + 1, 1])  # a process waited a tenth of the time
     one = timing([3_000_000] * 6, blocks=blocks, host=HostLoad(others=others))
     ran = record().ran
     assert ran is not None
@@ -384,7 +384,7 @@ def test_every_column_is_named_once_and_described_where_its_name_does_not_say_it
         assert meanings[name]
 
 
-# -- raw results and people -----------------------------------------------------------------------------------------------------
+# -- raw results and tables -----------------------------------------------------------------------------------------------------
 
 
 def test_raw_results_carry_all_that_is_needed_to_make_the_numbers_again(tmp_path: Path) -> None:

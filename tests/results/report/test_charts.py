@@ -1,4 +1,4 @@
-"""Pictures: SVG that is XML with a text alternative, PNG that is the same each time, no sample lost, no name that can do anything."""
+"""Charts: SVG is valid XML with a text alternative, PNG is reproducible, no sample is lost, and no name can do harm."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_a_trace_has_warm_up_and_timed_inferences_of_each_launch_in_order() -> N
     warm = [mark for mark in marks_of(drawing, Stroke) if mark.tone is Tone.SECOND]
     timed = [mark for mark in marks_of(drawing, Stroke) if mark.tone is Tone.FIRST]
     assert [len(mark.points) for mark in timed] == [17] * 6
-    assert [len(mark.points) for mark in warm] == [6] * 6  # five, and on to the first that is timed
+    assert [len(mark.points) for mark in warm] == [6] * 6  # five, then a line to the first timed sample
     for before, after in zip(warm, timed, strict=True):
         assert [x for x, _ in before.points] == sorted(x for x, _ in before.points)
         assert before.points[-1] == after.points[0]
@@ -267,7 +267,7 @@ def test_odd_samples_are_drawn_all_the_same(samples: list[list[int]]) -> None:
 
 
 def record_with_blocks() -> Record:
-    """A measurement of device 0, whose host reported its state: two blocks for each launch."""
+    """A measurement of device 0 whose host reported its state: two blocks for each launch."""
     record = read_record(base64.b64decode(complete(1).record))
     block = [
         8,
@@ -275,7 +275,7 @@ def record_with_blocks() -> Record:
         2 * 10**9,
         1 + 10**8,
         1 + 3,
-    ]  # samples, wall, CPU, stall and switches, the last two one up
+    ]  # samples, wall, CPU, stall and switches, the last two plus one
     blocks = pack_samples([*block, *block])
     timings = tuple(
         timing.model_copy(update={"blocks": blocks, "began_s": 10.0 * at})
@@ -320,7 +320,7 @@ def test_stages_follow_each_other_on_one_line() -> None:
     assert task_chart(TaskChart.STAGES, record.model_copy(update={"stages": ()})) is None
 
 
-# -- several -----------------------------------------------------------------------------------------------------------------------
+# -- several tasks -----------------------------------------------------------------------------------------------------------------
 
 
 def test_bars_begin_at_zero_are_as_long_as_their_medians_and_carry_their_interval() -> None:
@@ -331,7 +331,7 @@ def test_bars_begin_at_zero_are_as_long_as_their_medians_and_carry_their_interva
         (rows[1].inference_ms_median or 0) / (rows[0].inference_ms_median or 1), rel=0.01
     )
     ends = [mark for mark in marks_of(drawing, Stroke) if mark.tone is Tone.INK]
-    assert len(ends) == 6  # two ends and a line between them, of each
+    assert len(ends) == 6  # two end marks and a line between them, for each
     assert any(text.startswith(digits(rows[0].inference_ms_median or 0)) for text in texts(drawing))
 
 

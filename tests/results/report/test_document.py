@@ -1,4 +1,4 @@
-"""A report: one file that needs nothing else, says what was measured and what not, and does nothing that a name asks it to."""
+"""A report: one self-contained file that says what was and was not measured, and never acts on a hostile name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STORED = CampaignRow(
 
 
 class Document(HTMLParser):
-    """Elements with their attributes and text; every element must be closed, in order."""
+    """Elements with their attributes and text. Every element must be closed, in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -172,7 +172,7 @@ def test_every_colour_of_words_can_be_read_on_its_paper(colours: dict[str, str],
         assert (high + 0.05) / (low + 0.05) >= 4.5, tone
 
 
-# -- for readers of every kind -----------------------------------------------------------------------------------------------------
+# -- accessibility -----------------------------------------------------------------------------------------------------------------
 
 
 def test_headings_are_in_order_sections_are_named_and_the_list_leads_to_each(document: Document) -> None:
@@ -202,7 +202,7 @@ def test_each_table_has_a_caption_headers_for_columns_and_rows_and_labels_for_na
 
 def test_each_picture_has_a_text_alternative(document: Document) -> None:
     pictures = document.all("svg")
-    assert len(pictures) >= 3 * 2 + 2  # two of each measured task, medians, ratios
+    assert len(pictures) >= 3 * 2 + 2  # two for each measured task, medians, ratios
     titles = [title for title in document.all("title") if title.get("id")]
     assert len(document.text["desc"]) == len(titles) == len(pictures)
     assert all(document.text["desc"])
@@ -212,7 +212,7 @@ def test_each_picture_has_a_text_alternative(document: Document) -> None:
         assert set((picture["aria-labelledby"] or "").split()) <= ids
 
 
-# -- what it says ------------------------------------------------------------------------------------------------------------------
+# -- contents ----------------------------------------------------------------------------------------------------------------------
 
 
 def test_it_begins_with_what_when_who_and_which_devices(document: Document) -> None:
@@ -383,7 +383,7 @@ def test_a_report_of_one_task_is_verified_with_its_campaign() -> None:
     )
 
 
-# -- hostile -----------------------------------------------------------------------------------------------------------------------
+# -- hostile names -----------------------------------------------------------------------------------------------------------------
 
 
 def hostile() -> list[RawResult]:
@@ -413,7 +413,7 @@ def test_nothing_that_others_named_does_anything_in_html() -> None:
         assert not {"onerror", "src", "style"} & set(attrs)
         assert (attrs.get("href") or "#").startswith("#")
     assert not any(char in text for char in "\u202e\u009b\x07")
-    assert "alert(1)" in text  # it is shown, as words
+    assert "alert(1)" in text  # shown as text
 
 
 def test_nothing_that_others_named_does_anything_in_markdown() -> None:
@@ -426,7 +426,7 @@ def test_nothing_that_others_named_does_anything_in_markdown() -> None:
             continue
         if fenced:
             continue
-        bare = re.sub(r"`[^`]*`", "", line)  # what stands in no code span
+        bare = re.sub(r"`[^`]*`", "", line)  # all but code spans
         assert "`" not in bare.replace("\\`", ""), line
         assert not re.search(r"(?<!\\)[<\[]|https?://|@someone", bare), line
         columns = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0

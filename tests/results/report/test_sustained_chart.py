@@ -1,4 +1,4 @@
-"""A sustained run as a picture: its stretches, levels, knee and probes, and what is known of heat and power."""
+"""A sustained run as a chart: its stretches, levels, knee and probes, and what is known of heat and power."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sketches side by side, and what a repeated inference says of a stranger's."""
+"""Comparing sketches, and what a repeated inference says about a stranger's."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_texts_refute_nobody() -> None:
 
 
 def test_outputs_that_are_left_out_refute() -> None:
-    """Else a liar would have no more to do than to leave them out."""
+    """Otherwise a liar would only have to leave them out."""
     verdict = judge_canary(2, said(), OWN, DECOY)
     assert (verdict.outcome, verdict.why) == (CanaryOutcome.REFUTED, "launch 2 does not tell what it put out")
 

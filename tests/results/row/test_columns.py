@@ -1,4 +1,4 @@
-"""Every column is explained, and the page says what the code says."""
+"""Every column is explained, and the page agrees with the code."""
 
 from __future__ import annotations
 

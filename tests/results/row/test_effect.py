@@ -1,4 +1,4 @@
-"""What the host did to the numbers: waiting is taken out of the longest inferences, and what is left is compared with what was found."""
+"""The host's effect on the numbers: waiting is subtracted from the longest inferences, and the rest is compared with the measurement."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from results.row.verdict import findings
 from results.row.verdicts import RowVerdict
 
 MS = 1_000_004
-"""Nanoseconds, not in whole ticks of a coarse clock."""
+"""Nanoseconds, not a whole number of ticks of a coarse clock."""
 
 
 def launch(blocks: list[tuple[tuple[int, ...], int]], host: HostLoad = HostLoad()) -> RecordLaunch:
-    """Blocks of samples, each with the time that it waited."""
+    """A launch of blocks of samples, each with the time that the block waited."""
     samples = tuple(chain.from_iterable(each for each, _ in blocks))
     told = tuple(RecordBlock(len(each), sum(each), max(0, sum(each) - waited)) for each, waited in blocks)
     return RecordLaunch(samples, wall_s=sum(samples) / 1e9, blocks=told, host=host)
@@ -37,7 +37,7 @@ def test_waiting_is_taken_from_the_longest_inferences_first() -> None:
 
 @pytest.mark.parametrize("tick_ns", [15_625_000, 10_000_000, 4_000_000, 1_000_000])
 def test_cpu_time_in_ticks_says_nothing_of_a_stretch(tick_ns: int) -> None:
-    """Stretches of 20 ms, in which a clock of 15.6 ms counted one tick or two."""
+    """In each stretch of 20 ms, a clock of 15.6 ms counts one tick or two."""
     blocks = tuple(
         RecordBlock(20, 20 * MS, (n + 1) * 20 * MS // tick_ns * tick_ns - n * 20 * MS // tick_ns * tick_ns)
         for n in range(25)
@@ -72,7 +72,7 @@ def test_a_sample_of_several_inferences_waited_its_share() -> None:
 
 
 def test_threads_that_always_wait_for_each_other_are_no_effect_and_a_disturbed_launch_is() -> None:
-    """Of two threads' CPU time, the best stretches say how much of them an inference keeps busy."""
+    """The best stretches of two threads' CPU time show how much of both an inference keeps busy."""
     calm = RecordLaunch((MS,) * 20, blocks=(RecordBlock(20, 20 * MS, 30 * MS),))
     hit = RecordLaunch((2 * MS,) * 20, blocks=(RecordBlock(20, 40 * MS, 30 * MS),))
     assert waiting_effect([calm] * 6, 2) == 0
@@ -120,7 +120,7 @@ def test_waiting_that_made_the_median_longer_is_a_busy_host_though_launches_agre
 
 
 def test_other_work_that_takes_much_may_have_an_effect_that_nothing_shows() -> None:
-    """A neighbour that streams through memory makes CPU time itself longer, alike in all launches."""
+    """A neighbour that streams through memory lengthens CPU time itself, equally in all launches."""
     word, why = verdict([launch(STEADY, HostLoad(others=0.5))] * 6)
     assert word is RowVerdict.BUSY_HOST
     assert (

@@ -1,4 +1,4 @@
-"""Devices of different keys are told apart wherever rows of several are shown."""
+"""Devices of different keys have different names wherever rows of several devices are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where operators ran, as a record has it: what fell back, which share it took, and how that is said."""
+"""Where operators ran, as in a record: which fell back, what share of the time they took, and the sentence about it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_fell_back_is_marked_with_its_share_and_its_reason() -> None:
 
 
 def test_without_times_operators_are_counted_by_the_graph() -> None:
-    """As CoreML's plan tells them."""
+    """Such as in CoreML's plan."""
     plan = ran(
         OperatorUse(op="conv", provider="NeuralEngine", nodes=9),
         OperatorUse(op="topk", provider="CPU", nodes=1),
@@ -67,7 +67,7 @@ def test_the_bar_has_a_part_for_each_type_by_its_time() -> None:
     drawing = operators_chart(operator_uses(MIXED))
     assert drawing is not None
     parts = {mark.hint.split(":")[0]: mark for mark in drawing.marks if isinstance(mark, Box)}
-    assert sorted(parts) == ["Conv", "NonZero"]  # what took no time has no part
+    assert sorted(parts) == ["Conv", "NonZero"]  # an operator that took no time has no part
     assert abs(parts["Conv"].width / parts["NonZero"].width - 3) < 0.05
     assert parts["Conv"].tone != parts["NonZero"].tone
     assert "CPU: 2.000 ms, 25%, fell back" in drawing.description

@@ -1,4 +1,4 @@
-"""Intervals over few values against tables, counting, and each other."""
+"""Rank intervals over few values, checked against tables, by counting, and against each other."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_rows_of_two_keys_are_of_one_device_only_where_the_submitter_knows_both_
 
 
 def test_a_stranger_that_names_anothers_device_does_not_escape_the_comparison() -> None:
-    """Its record may name any device: the id alone would make its row and the honest one two of one device."""
+    """Its record may name any device: by the id alone, its row and the honest one would count as one device."""
     honest = of(row(1, 1, device="mini"), "own", "key 1")
     liar = of(row(2, 2, device="mini", median=1.0), "stranger", "key 2")
     assert words(honest, liar) == ["disagrees", "disagrees"]
@@ -113,10 +113,10 @@ def test_replicas_that_agree_say_with_how_many() -> None:
 @pytest.mark.parametrize(
     ("median", "half", "apart"),
     [
-        (10.4, 0.01, False),  # intervals apart, but less than 5 %
+        (10.4, 0.01, False),  # intervals apart, but by less than 5 %
         (10.6, 0.01, True),
         (12.0, 1.8, True),  # 10.1 against 10.2
-        (12.0, 1.95, False),  # they overlap
+        (12.0, 1.95, False),  # the intervals overlap
         (20.0, 10.0, False),
     ],
 )
@@ -148,7 +148,7 @@ def test_outputs_may_differ_within_the_tolerance_of_the_reference_and_not_beyond
 def test_each_group_is_compared_by_itself_and_rows_without_replicas_are_left_alone() -> None:
     rows = [row(1, None, output="zz"), row(2, 1), row(3, 2), row(4, 1, output="bb", error=None), row(5, 2)]
     assert words(*rows) == ["", "agrees", "agrees", "disagrees", "disagrees"]
-    # the first of one group and the second of the next are no pair, whatever is missing between them
+    # the first replica of one group and the second of the next are no pair, whatever rows are missing between them
     assert words(row(1, 1), row(4, 2)) == ["alone", "alone"]
 
 

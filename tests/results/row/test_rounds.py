@@ -1,6 +1,6 @@
-"""Comparisons in turns: what is found, how often it is wrong, and what the two kinds of time say together.
+"""Comparisons in turns: what they find, how often they are wrong, and what the two kinds of time say together.
 
-The noise of a launch's ratio is that of `benchmarks/measuring/rounds.py`; the tests with a seed are a small form of it.
+The noise of a launch's ratio is that of `benchmarks/measuring/rounds.py`; the tests with a seed are a small form of that benchmark.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from results.row.rounds import (
 
 FASTER, SLOWER, SAME, AMBIGUOUS = ComparisonVerdict
 BUSY, CALM = (0.10, 0.056), (0.02, 0.01)
-"""Deviation of one launch's ratio by wall and by CPU time: the busiest of the four runs that were measured, and a calm host."""
+"""Deviations of one launch's ratio, by wall and by CPU time: the busiest of the four measured runs, and a calm host."""
 TRIALS = 200
 
 
 def launches(chance: random.Random, count: int, *steps: float, rounds: int = 24) -> list[LaunchRounds]:
-    """Models of 1 ms and so many times that, on a host that changes from round to round and stalls some of them."""
+    """Models of 1 ms and of 1 ms times each step. The host's speed varies from round to round, and some rounds stall."""
     made = []
     for _ in range(count):
         host = [chance.lognormvariate(0, 0.1) for _ in range(rounds)]
@@ -47,7 +47,7 @@ def launches(chance: random.Random, count: int, *steps: float, rounds: int = 24)
 
 
 def ended(chance: random.Random, step: float, noise: tuple[float, float]) -> Comparison:
-    """The comparison at the look that ends it; a fifth of the launches are three times as noisy."""
+    """The comparison at the look that ends it. A fifth of the launches has three times the given noise, the others 0.6 times."""
     logs: tuple[list[float], list[float]] = ([], [])
     for look in LOOKS:
         while len(logs[0]) < look:
@@ -61,7 +61,7 @@ def ended(chance: random.Random, step: float, noise: tuple[float, float]) -> Com
 
 
 def trials(step: float, noise: tuple[float, float]) -> tuple[Counter[ComparisonVerdict], float]:
-    """Verdicts, and the share of comparisons of which both intervals hold the truth."""
+    """The verdicts, and the share of comparisons in which both intervals hold the truth."""
     results = [ended(random.Random(f"{step} {noise} {n}"), step, noise) for n in range(TRIALS)]
     held = [
         each.low is not None and each.high is not None and each.cpu is not None
@@ -208,8 +208,8 @@ def interval(low: float, high: float) -> RatioInterval:
         ((1.03, 1.07), (1.04, 1.06), SLOWER, False),
         ((0.90, 1.20), (1.04, 1.06), SLOWER, False),  # the host hides it from wall time
         ((1.03, 1.07), (0.95, 1.10), SLOWER, False),
-        ((1.03, 1.07), (0.997, 1.003), SLOWER, True),  # waits, and computes as much
-        ((1.03, 1.07), (0.95, 0.999), AMBIGUOUS, True),  # contradict one another
+        ((1.03, 1.07), (0.997, 1.003), SLOWER, True),  # it waits, and computes for as long
+        ((1.03, 1.07), (0.95, 0.999), AMBIGUOUS, True),  # they contradict each other
         ((0.80, 0.85), (1.02, 1.04), AMBIGUOUS, True),
         ((0.93, 0.96), (0.90, 0.97), FASTER, False),
         ((0.93, 0.96), (0.99, 1.02), FASTER, True),

@@ -1,4 +1,4 @@
-"""A simulation is marked as one wherever results, devices or campaigns are shown, and counts for nothing beside a measurement."""
+"""A simulation is marked wherever results, devices or campaigns are shown, and never counts as a measurement."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ SPEC: Final = json.dumps({"campaign": "c", "models": [], "units": [SIMULATED_UNI
 
 
 def result(pretend: bool, number: int = 1, *, ms: float = 10.0, device: int = 0) -> RawResult:
-    """A complete one, measured or not."""
+    """A complete result, simulated with `pretend`."""
     unit = SIMULATED_UNIT if pretend else "CPU (ONNX)"
     return complete(number, unit=unit, ms=ms, device=device)
 
 
 def both(pretend: bool) -> list[RawResult]:
-    """Two results; with `pretend` the second, and quicker one is a simulation."""
+    """Two results. With `pretend`, the second and faster one is a simulation."""
     return [result(False), result(pretend, 2, ms=5.0, device=1)]
 
 

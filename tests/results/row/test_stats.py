@@ -1,4 +1,4 @@
-"""Statistics against independent references, and what is not said of too few samples."""
+"""Statistics, checked against independent references, and what is left out for too few samples."""
 
 from __future__ import annotations
 
@@ -239,5 +239,5 @@ def test_every_sample_is_in_one_bar(values: list[int]) -> None:
 def test_bars_grow_by_a_factor_where_some_samples_lie_far_out() -> None:
     assert not histogram_bins(MANY).log
     assert histogram_bins([*MANY, 2 * 10**9]).log
-    assert not histogram_bins([0, 1, 10**9]).log  # no logarithm of 0
+    assert not histogram_bins([0, 1, 10**9]).log  # 0 has no logarithm
     assert histogram_bins([]).counts == ()

@@ -1,4 +1,4 @@
-"""What stands above rows of strangers."""
+"""The notice above rows of strangers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sustained run says: levels, knee, steady state, recovery, joules; and what a record of one must have."""
+"""What a sustained run reports: levels, knee, steady state, recovery, joules; and what a record of one must contain."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ TASK = Task(
     timeouts=Timeouts(),
 )
 MS = (*([5.0] * 20), *([6.0] * 40))
-"""Of each second."""
+"""Inference time in each second."""
 STARTS = pack_samples([second * S for second in range(60)])
 STOOD = (*([5.0] * 20), *([0.0] * 40))
-"""As a clock that stands still tells."""
+"""Readings of a clock that has stopped."""
 
 
 def timing(ms: tuple[float, ...] = MS, share: float = 1.0) -> Timing:
@@ -258,7 +258,7 @@ def test_records_of_older_versions_have_their_accelerator_as_a_meter() -> None:
     assert (row.energy_source, row.energy_per_inference_j) == ("nvml gpu", pytest.approx(0.1))
 
 
-# -- what is accepted --------------------------------------------------------------------------------------------------------------------
+# -- accepted records --------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_record_of_a_sustained_run_is_whole_and_travels() -> None:

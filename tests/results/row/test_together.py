@@ -1,4 +1,4 @@
-"""A record of models that took turns: whole or refused, and its row."""
+"""A record of models that took turns: complete or refused, and its row."""
 
 from __future__ import annotations
 

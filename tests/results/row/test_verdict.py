@@ -1,4 +1,4 @@
-"""One word for what a row is worth, the gravest, and every reason beside it."""
+"""The verdict on a row, which names the gravest problem, and every reason for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from results.row.verdicts import RowVerdict
 
 
 def judge(view: RecordView, **more: Any) -> tuple[RowVerdict, str]:
-    """The verdict, and all the reasons."""
+    """The verdict, and all reasons joined."""
     reasons = findings(view, **more)
     return reasons[0][0], "; ".join(why for _, why in reasons)
 
@@ -25,7 +25,7 @@ STEADY = tuple(1_000_000 + n % 7 for n in range(30))
 
 
 def measured(*launches: tuple[int, ...], host: HostLoad = HostLoad(), stall: int | None = None) -> RecordView:
-    """Launches of one second each; `stall`: nanoseconds in each."""
+    """Launches of one second each. `stall`: nanoseconds in each."""
     return RecordView(
         launches=tuple(
             RecordLaunch(

@@ -1,4 +1,4 @@
-"""What a stranger's record must show beside what its scheduler witnessed: refused, doubted or believed."""
+"""A stranger's record against what its scheduler witnessed: refused, doubted or believed."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_time_that_nothing_explains_is_a_doubt() -> None:
 
 
 def test_a_window_that_is_longer_than_its_samples_explains_no_more_than_they_do() -> None:
-    """All the work, and times of a tenth: the windows are as long as they were, and only the samples lie."""
+    """All the work was done, but the samples claim a tenth of the time. The windows keep their length, and only the samples lie."""
     lie = tuple(timing(number, samples=pack_samples([10**7] * 10), wall_s=10.0) for number in (1, 2, 3))
     seen = account(notes=tuple(note(n, n * 11.1) for n in (1, 2, 3)), result_s=33.4)
     assert why_refused(record(timings=lie), seen) == ""

@@ -1,4 +1,4 @@
-"""A stranger's honest run of three launches, and what its scheduler witnessed: tests change one thing of it at a time."""
+"""A stranger's honest run of three launches, and what its scheduler witnessed. Tests change one thing at a time."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LAUNCHES = 3
 LOAD_S, WARM_UP_S, TIMED_S = 0.5, 0.5, 1.0
 EACH_S = LOAD_S + WARM_UP_S + TIMED_S
 START_S = 0.1
-"""What a launch takes besides."""
+"""The time that a launch takes besides loading, warm-up and timed inferences."""
 
 
 def sketch(*values: float, norm: float = 1.0, dtype: str = "float32", count: int = 100) -> OutputSketch:
-    """Its first sums; the others are 0."""
+    """A sketch with these first sums. The others are 0."""
     sums = struct.pack(f">{SUMS}f", *(*values, *[0.0] * (SUMS - len(values))))
     return OutputSketch(dtype=dtype, count=count, norm=norm, sums=sums)
 

@@ -1,4 +1,4 @@
-"""Accuracy of answers, by hand."""
+"""Accuracy of answers, computed by hand."""
 
 from __future__ import annotations
 

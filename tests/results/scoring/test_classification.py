@@ -1,4 +1,4 @@
-"""Labelled samples, and data files that are damaged or made to harm: one clear line each."""
+"""Labelled samples, and damaged or malicious data files, each refused with one clear line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def npy(array: Any, **more: Any) -> bytes:
 
 
 def head(shape: tuple[int, ...], dtype: str = "<f4", after: bytes = b"") -> bytes:
-    """An array that says it is that large."""
+    """The header of an array, claiming this shape, followed by `after`."""
     stream = io.BytesIO()
     np.lib.format.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})
     return stream.getvalue() + after
@@ -189,7 +189,7 @@ def test_bits_that_flip_cost_one_line(tmp_path: Path) -> None:
 
 
 def sized(path: Path, size: int, content: bytes) -> Path:
-    """An array of zeros whose entry in the archive's directory says that it is so large."""
+    """An archive whose directory entry claims this unpacked size for its array."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", content)
         archive.filelist[0].file_size = size

@@ -1,4 +1,4 @@
-"""Drift of outputs, by hand, and the task that brings inputs for it."""
+"""Drift of outputs, computed by hand, and the task that brings inputs for it."""
 
 from __future__ import annotations
 

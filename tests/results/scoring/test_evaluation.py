@@ -1,4 +1,4 @@
-"""What tasks and metrics bring is checked: a plug-in's mistake is one line that names it."""
+"""Examples and scores from plug-ins are checked: a plug-in's mistake becomes one line that names it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X = np.zeros((1, 4), np.float32)
 
 @dataclass
 class Listed:
-    """A task of given examples."""
+    """A task with given examples."""
 
     made: Callable[[], Iterable[Any]]
     name: str = "listed"
@@ -33,7 +33,7 @@ class Listed:
 
 @dataclass
 class Given:
-    """A metric of given scores."""
+    """A metric with given scores."""
 
     made: Callable[[], Any]
     name: str = "given"

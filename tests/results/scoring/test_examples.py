@@ -1,4 +1,4 @@
-"""The packages that docs/evaluation.md tells authors to copy are found by their entry points, and do what they say."""
+"""The packages that docs/evaluation.md tells authors to copy are found by their entry points, and do what the page says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Install = Callable[[str], None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts an example where Python finds it, with the entry points of its pyproject.toml, as `pip install -e` does."""
+    """A function that installs an example with the entry points of its pyproject.toml, as `pip install -e` does."""
 
     def put(example: str) -> None:
         project = tomllib.loads((EXAMPLES / example / "pyproject.toml").read_text("utf-8"))["project"]

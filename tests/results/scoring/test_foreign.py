@@ -1,4 +1,4 @@
-"""Metrics and tasks of packages run in a process of their own: what a bad one does costs its own scores and a line."""
+"""Metrics and tasks of packages run in a separate process: a bad one costs only its own scores, and one line."""
 
 from __future__ import annotations
 

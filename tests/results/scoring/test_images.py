@@ -1,4 +1,4 @@
-"""Images by class: what the options make of them, and images that are damaged or made to harm."""
+"""Images by class: the effect of each option, and damaged or malicious images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RED, BLUE = (255, 0, 0), (0, 0, 255)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two classes: a red image 8 high and 4 wide, with a blue row at its top; and two blue ones."""
+    """Two classes: a red image 8 high and 4 wide with a blue row at its top, and two blue images."""
     for name in ("dog", "cat", ".hidden"):
         (tmp_path / name).mkdir()
     tall = Image.new("RGB", (4, 8), RED)
@@ -136,7 +136,7 @@ def chunk(content: bytes) -> bytes:
 
 
 def png(width: int, height: int) -> bytes:
-    """An image that says it is so large."""
+    """An image that claims this size."""
     head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = (head, b"IDAT" + zlib.compress(bytes(100)), b"IEND")
     return b"\x89PNG\r\n\x1a\n" + b"".join(map(chunk, parts))

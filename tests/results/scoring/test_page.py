@@ -1,4 +1,4 @@
-"""What docs/evaluation.md shows works as it is written."""
+"""The code that docs/evaluation.md shows works as written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def blocks(language: str) -> list[str]:
 
 
 def saved(block: str, folder: Path) -> str:
-    """Into the file that its first line names."""
+    """Save the block to the file that its first line names."""
     name = block.split("\n", 1)[0].removeprefix("# ")
     (folder / name).write_text(block, "utf-8")
     return name

@@ -23,7 +23,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Installs a package with one module and one entry point, as pip leaves it."""
+    """A function that installs a package with one module and one entry point, as pip would."""
 
     def put(package: str, point: str, source: str, group: str = "sark.metrics") -> None:
         install_package(tmp_path, monkeypatch, package, point, source, group=group)

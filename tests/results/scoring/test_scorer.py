@@ -1,4 +1,4 @@
-"""Scores of all metrics together, ours and those of packages."""
+"""Scores of all metrics together, built-in ones and those of packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACCOUNT = EvaluationAccount(title="t", metrics=("wer", "mine"), references=("a b
 
 
 class Recorded:
-    """What a scorer reads of a record."""
+    """The parts of a record that a scorer reads."""
 
     def __init__(self, campaign: str = "c-1") -> None:
         self.campaign = campaign
@@ -76,7 +76,7 @@ def test_a_metric_that_reaches_its_limit_again_and_again_is_not_begun_in_that_ca
         with Scorer(learned=learned) as scorer:
             whys.append(scorer.score(RECORD, ACCOUNT).why)
     assert whys == [*["metric 'mine' of mines 1.2 did not answer within 0.5 s"] * 2, again]
-    install("return {'mine': 1.0}", "1.3")  # mended meanwhile
+    install("return {'mine': 1.0}", "1.3")  # repaired in the meantime
     other: Any = Recorded("c-2")
     with Scorer(learned=learned) as scorer:
         scores = scorer.score(other, ACCOUNT)

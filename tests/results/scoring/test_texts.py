@@ -1,4 +1,4 @@
-"""ROUGE and word error rate, by hand."""
+"""ROUGE and word error rate, computed by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_long_references_weigh_more_than_short_ones() -> None:
 
 @cache
 def fewest(words: tuple[str, ...], reference: tuple[str, ...]) -> int:
-    """The definition, as it stands in every textbook."""
+    """The textbook definition of edit distance."""
     if not words or not reference:
         return len(words) + len(reference)
     return min(

@@ -1,4 +1,4 @@
-"""Connections: many, idle, half-open, in other protocols than ours."""
+"""Attacks with connections: many, idle, half-open, or in foreign protocols."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.rig.attacks.wire import BROKEN, Replies, a_peer, call, connect
 from tests.swarm.attacker import MSS, NOISE, line
 
 LOCKOUT: Final = 1_020
-"""Of the 1,024 connections that libp2p accepts."""
+"""Connections to hold, of the 1,024 that libp2p accepts."""
 RESERVE_BURST: Final = 8
 DIALLED_AT_ONCE: Final = 12
 FULL_S: Final = 60.0
@@ -39,7 +39,7 @@ async def tcp(node: Node) -> trio.SocketStream:
 
 @asynccontextmanager
 async def lockout(target: Target) -> AsyncIterator[Facts]:
-    """As many keys as there are connections, each connected, idle, answering pings; one that is closed comes again."""
+    """As many keys as there are connections. Each connects, stays idle and answers pings; a closed one reconnects."""
     facts: Counter[str] = Counter()
     dialling = trio.CapacityLimiter(DIALLED_AT_ONCE)
     full = trio.Event()
@@ -74,7 +74,7 @@ OPENINGS: Final = (b"", b"\x13/multi", line(MSS[:-1]), line(MSS[:-1]) + line(b"/
 
 @asynccontextmanager
 async def half_open(target: Target) -> AsyncIterator[Facts]:
-    """Connections that prove nothing: each says a little of a greeting, and nothing more; one that is closed comes again."""
+    """Connections that prove nothing: each sends part of a greeting and nothing more; a closed one reconnects."""
     facts: Counter[str] = Counter()
 
     async def one(number: int) -> None:
@@ -98,7 +98,7 @@ async def half_open(target: Target) -> AsyncIterator[Facts]:
 
 @asynccontextmanager
 async def dial_flood(target: Target) -> AsyncIterator[Facts]:
-    """Connections with a fresh key that close at once, as many a second as one process makes."""
+    """Connections with a fresh key that close at once, as many per second as one process can make."""
     facts: Counter[str] = Counter()
 
     async def one() -> None:
@@ -120,7 +120,7 @@ async def dial_flood(target: Target) -> AsyncIterator[Facts]:
 
 @asynccontextmanager
 async def varint_bombs(target: Target) -> AsyncIterator[Facts]:
-    """50 connections that claim up to 2^63 bytes before any handshake, and feed what is taken."""
+    """50 connections that claim up to 2^63 bytes before any handshake, and send as many as the victim takes."""
     facts: Counter[str] = Counter()
 
     async def one(number: int) -> None:
@@ -144,7 +144,7 @@ async def varint_bombs(target: Target) -> AsyncIterator[Facts]:
 
 @asynccontextmanager
 async def downgrade(target: Target) -> AsyncIterator[Facts]:
-    """Plaintext, SECIO, TLS and another muxer are offered; libp2p's own DHT is asked for."""
+    """Offers plaintext, SECIO, TLS and another muxer, and asks for libp2p's own DHT."""
     facts: Counter[str] = Counter()
 
     async def offers(first: bytes) -> None:
@@ -188,7 +188,7 @@ def none_accepted(rows: object, facts: Facts) -> list[str]:
 
 @asynccontextmanager
 async def reservations(target: Target) -> AsyncIterator[Facts]:
-    """Reservations for foreign peer ids and for ever, from fresh keys; an honest node makes one each second."""
+    """Reservations for foreign peer ids, and without an end, from fresh keys. An honest node makes one each second."""
     facts: Counter[str] = Counter()
 
     async def one() -> None:
@@ -238,7 +238,7 @@ def room_for_the_honest(rows: object, facts: Facts) -> list[str]:
 
 @asynccontextmanager
 async def strangers_verbs(target: Target) -> AsyncIterator[Facts]:
-    """Every call of the work protocol, by keys without permission, again and again, to both workers."""
+    """Every call of the work protocol, by keys without a permission, again and again, to both workers."""
     facts: Counter[str] = Counter()
     held = (work.HeldLease(lease="l-1", fence=work.Fence(incarnation=1, number=1)),)
     shape = work.Shape(unit="CPU (ONNX)", requirement=work.Requirement(), model="0" * 64, size=1)

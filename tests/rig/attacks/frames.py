@@ -1,4 +1,4 @@
-"""Small messages that cost much: frames, notes and streams, by peers that write the bytes themselves."""
+"""Small messages that cost a lot: frames, notes and streams, by peers that write the bytes themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.swarm.attacker import RawLink
 
 CHUNK: Final = 64 * 1024
 STREAMS: Final = 8
-"""Of one protocol, which is what one peer may open."""
+"""Streams of one protocol: the number that one peer may open."""
 
 
 def framed(body: bytes) -> bytes:
@@ -35,7 +35,7 @@ Flood = Callable[[FlowLink, Counter[str]], Awaitable[None]]
 
 
 async def _again_and_again(node: Node, flood: Flood, facts: Counter[str]) -> None:
-    """Under a new key each time that the victim closes the connection."""
+    """Repeat the flood, under a new key whenever the victim closes the connection."""
     while True:
         try:
             async with connect(node) as link:
@@ -60,7 +60,7 @@ async def _flooded(nodes: list[Node], flood: Flood, peers: int) -> AsyncIterator
 
 
 async def _drain(link: FlowLink) -> None:
-    """Read what comes, and answer pings, but never give a window back."""
+    """Read what arrives, and answer pings, but never extend a window."""
     while (await link.next())[0] != -1:
         pass
 
@@ -73,7 +73,7 @@ async def _then(act: Callable[[], Awaitable[None]], after: Callable[[], None]) -
 async def _with_reader(
     link: FlowLink, write: Callable[[], Awaitable[None]], read: Callable[[], Awaitable[None]] | None = None
 ) -> None:
-    """Until all is written, or the victim closes the connection."""
+    """Write while reading, until everything is written or the victim closes the connection."""
     async with trio.open_nursery() as nursery:
         for side in (write, read or partial(_drain, link)):
             nursery.start_soon(_then, side, nursery.cancel_scope.cancel)
@@ -92,7 +92,7 @@ TINY: Final = (
 
 
 async def _tiny(link: FlowLink, facts: Counter[str]) -> None:
-    """64 KiB of the smallest calls at a time on each of many streams; no answer is ever read from a stream."""
+    """Send the smallest calls, 64 KiB at a time, on each of many streams. No answer is ever read from a stream."""
 
     async def one(protocol: str, body: bytes) -> None:
         stream = await link.speak(protocol)
@@ -120,7 +120,7 @@ async def tiny_frames(target: Target) -> AsyncIterator[Facts]:
 
 
 async def _notes(link: FlowLink, facts: Counter[str]) -> None:
-    """Calls sent as notes: no id, no answer, no rate."""
+    """Send calls as notes: no id, no answer, no rate limit."""
 
     async def one(protocol: str, body: bytes) -> None:
         stream = await link.speak(protocol)
@@ -148,11 +148,11 @@ async def note_flood(target: Target) -> AsyncIterator[Facts]:
         yield facts
 
 
-# -- links that break, one after the other ------------------------------------------------------------------------------------------
+# -- links that break again and again -----------------------------------------------------------------------------------------------
 
 
 async def _broken(link: FlowLink, facts: Counter[str]) -> None:
-    """Streams that end in nonsense: each is worth a warning."""
+    """Streams that end in nonsense, each of which may cause a warning."""
 
     async def write() -> None:
         for protocol in itertools.cycle((ProtocolId.HEALTH, index_messages.FAMILY, ProtocolId.REACH)):
@@ -172,9 +172,9 @@ async def log_flood(target: Target) -> AsyncIterator[Facts]:
 # -- bombs ----------------------------------------------------------------------------------------------------------------------------
 
 AGAIN_S: Final = 5.0
-"""After which the bombs come again, on another connection."""
+"""Seconds until the bombs are repeated, on another connection."""
 CLAIMED: Final = 8 * 1024 * 1024
-"""Sent of the 4 GiB that a length claims."""
+"""Bytes sent of the 4 GiB that a length claims."""
 BOMBS: Final = (
     b"\xff" * 4 + bytes(CLAIMED),
     (65_537).to_bytes(4, "big") + bytes(100),
@@ -188,7 +188,7 @@ BOMBS: Final = (
 
 
 async def _bombs(link: FlowLink, facts: Counter[str]) -> None:
-    """Lengths, nesting and numbers of elements that claim more than there is."""
+    """Lengths, nesting and element counts that claim more than there is."""
 
     async def one(protocol: str, bomb: bytes) -> None:
         stream = await link.speak(protocol)
@@ -224,7 +224,7 @@ OVERRUN: Final = 16 * 1024 * 1024
 
 
 async def _overrun(link: FlowLink, facts: Counter[str]) -> None:
-    """16 MiB to a stream whose window is 256 KiB, and whose reader waits for answers to be read."""
+    """Send 16 MiB to a stream whose window is 256 KiB, and whose reader waits for its answers to be read."""
     body = call(HEALTH, Ping())
     chunk = body * (CHUNK // len(body))
 
@@ -233,7 +233,7 @@ async def _overrun(link: FlowLink, facts: Counter[str]) -> None:
         for _ in range(OVERRUN // CHUNK):
             await RawLink.data(link, stream, chunk)
             facts["KiB sent"] += len(chunk) // 1024
-        await trio.sleep_forever()  # nothing closed it: what was sent stays there
+        await trio.sleep_forever()  # the victim did not close the connection, so the bytes stay in its memory
 
     await _with_reader(link, write)
 
@@ -245,7 +245,7 @@ async def window_overrun(target: Target) -> AsyncIterator[Facts]:
 
 
 async def _opens(link: FlowLink, facts: Counter[str]) -> None:
-    """Streams, as fast as they can be opened."""
+    """Open streams as fast as possible."""
 
     async def read() -> None:
         while (heard := await link.next())[0] != -1:
@@ -268,7 +268,7 @@ async def stream_flood(target: Target) -> AsyncIterator[Facts]:
 
 
 async def _slow(link: FlowLink, facts: Counter[str]) -> None:
-    """A long message on each protocol, a byte a second."""
+    """Send a long message on each protocol, at a byte per second."""
 
     async def one(protocol: str) -> None:
         stream = await link.speak(protocol, (1_000).to_bytes(4, "big"))

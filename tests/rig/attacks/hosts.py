@@ -1,4 +1,4 @@
-"""What other users of a machine, and peers that are permitted, can do."""
+"""Attacks by other users of a machine, and by peers that have a permission."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.rig.attacks.wire import BROKEN, UNIT
 PATHS: Final = ("/api/v1/campaigns", "/api/v1/devices", "/api/campaigns", "/")
 INSIDER: Final = "eve"
 LEASES: Final = 8
-"""Asked for at a time at each worker."""
+"""Leases to ask each worker for at a time."""
 
 
 NOBODY: Final = 65534
@@ -49,11 +49,11 @@ try:
 except OSError:
     print(0, 0)
 """
-"""Asks as another user, which only root can become, and who may not be able to read Python's own modules by then."""
+"""A program that asks as another user. Only root can become another user, who may then be unable to read Python's own modules."""
 
 
 def _get(port: int, path: str) -> tuple[int, int]:
-    """Status and size of what another user of this machine gets, without a token."""
+    """Status and size of the answer that another user of this machine gets without a token."""
     ask = [sys.executable, "-c", ASK, str(port), path]
     done = subprocess.run(ask, capture_output=True, text=True, check=True)
     status, size = map(int, done.stdout.split())
@@ -62,7 +62,7 @@ def _get(port: int, path: str) -> tuple[int, int]:
 
 @asynccontextmanager
 async def local_user(target: Target) -> AsyncIterator[Facts]:
-    """A submitter's `serve` on loopback, asked by a local user who has no token."""
+    """A local user without a token sends requests to a submitter's `serve` on loopback."""
     facts: Counter[str] = Counter()
     port = free_port()
     home = target.folder / "served"
@@ -81,7 +81,7 @@ async def local_user(target: Target) -> AsyncIterator[Facts]:
                 status, _ = await trio.to_thread.run_sync(partial(_get, port, "/"))
                 facts["answers"] += bool(status)
                 await trio.sleep(0.3)
-        for path in PATHS[:-1] if os.geteuid() == 0 else ():  # a user cannot become another one
+        for path in PATHS[:-1] if os.geteuid() == 0 else ():  # only root can become another user
             status, size = await trio.to_thread.run_sync(partial(_get, port, path))
             facts["asked"] += bool(status)
             facts["pages without a token"] += status == 200 and size > 0

@@ -1,4 +1,4 @@
-"""Questions and adverts that cost the index, and those who read it, more than they cost who sends them."""
+"""Requests and adverts that cost the index, or its readers, more than their sender."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from tests.rig.attacks.wire import (
 PAGES_AT_ONCE: Final = 4
 CLAUSES: Final = 32
 CROWD: Final = 500
-"""Adverts, each under a key of its own, that make a page long to read."""
+"""Adverts, each under its own key, that make a page long to read."""
 BLACK_HOLES: Final = 100
 SILENT: Final = {"addresses": ("/ip4/127.0.0.1/tcp/9",)}
-"""Where nobody listens."""
+"""An address where nobody listens."""
 
 
 def crowd_of(count: int, **fields: object) -> list[tuple[Identity, Advert]]:
@@ -60,12 +60,12 @@ PAGE: Final = index_messages.QueryShard(
         )
     ),
 )
-"""A page request of a few KiB, whose patterns all match: each is held against every advert."""
+"""A page request of a few KiB, all of whose patterns match. Each pattern is compared with every advert."""
 
 
 @asynccontextmanager
 async def page_bomb(target: Target) -> AsyncIterator[Facts]:
-    """Options: `node`, the victim: `gate` or `worker`; `keys`: so many peers ask at a time."""
+    """Options: `node`, the victim: `gate` or `worker`; `keys`: how many peers ask at a time."""
     facts: Counter[str] = Counter()
     victim = target.gate if target.options.get("node", "gate") == "gate" else target.workers[0]
     crowd = crowd_of(target.options.get("crowd", CROWD))
@@ -95,7 +95,7 @@ async def page_bomb(target: Target) -> AsyncIterator[Facts]:
 
 @asynccontextmanager
 async def black_holes(target: Target) -> AsyncIterator[Facts]:
-    """Invented devices at an address that takes connections and says nothing, published by their own keys."""
+    """Invented devices, published under their own keys, at an address that accepts connections and says nothing."""
     facts: Counter[str] = Counter()
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -116,7 +116,7 @@ async def black_holes(target: Target) -> AsyncIterator[Facts]:
 
 @asynccontextmanager
 async def lying_holders(target: Target) -> AsyncIterator[Facts]:
-    """Holders that answer every question with invented devices, and with themselves as the nearest holders."""
+    """Holders that answer every request with invented devices, and with themselves as the nearest holders."""
     facts: Counter[str] = Counter()
     crowd = crowd_of(64, **SILENT)
     pages = tuple(index_messages.ListedAdvert(advert=signed(*each), age_s=1.0) for each in crowd)
@@ -165,7 +165,7 @@ async def lying_holders(target: Target) -> AsyncIterator[Facts]:
 
 @asynccontextmanager
 async def slow_names(target: Target) -> AsyncIterator[Facts]:
-    """Contacts whose addresses are names that take long to resolve, or never do, wherever a stranger may name contacts."""
+    """Contacts whose addresses are names that resolve slowly or never, wherever a stranger may name contacts."""
     facts: Counter[str] = Counter()
     number = 0
 
@@ -206,7 +206,7 @@ async def slow_names(target: Target) -> AsyncIterator[Facts]:
 
 @asynccontextmanager
 async def store_flood(target: Target) -> AsyncIterator[Facts]:
-    """Adverts as large as they may be, each under a fresh key and as many attributes as there are."""
+    """Adverts of the maximum size, each under a fresh key and every possible attribute."""
     facts: Counter[str] = Counter()
     labels = {f"k{n}": "x" * 24 for n in range(12)}
 
@@ -235,7 +235,7 @@ async def store_flood(target: Target) -> AsyncIterator[Facts]:
 
 @asynccontextmanager
 async def forged_adverts(target: Target) -> AsyncIterator[Facts]:
-    """Others' adverts: an honest worker's own with a new number, signed by somebody else, and its tombstone."""
+    """Forged adverts: an honest worker's own advert with a new number, signed by another key, and its tombstone."""
     facts: Counter[str] = Counter()
     own: Counter[str] = Counter()
     async with a_peer(target) as (_, index, nursery):

@@ -1,4 +1,4 @@
-"""A model that has taken over its process, in the sandbox of a worker of this machine."""
+"""A model that has taken over its process, in the sandbox of a worker on this machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Process(ZygoteProcess):
 
 
 class RigZygote:
-    """As `drivers.launch.launch.Zygote`, with the hostile model for its driver."""
+    """Like `drivers.launch.launch.Zygote`, with the hostile model as its driver."""
 
     driver = "rig"
 
@@ -41,7 +41,7 @@ class RigZygote:
         self.process = _Process("rig", False, True, tier)
 
     def prepare(self) -> None:
-        """Nothing is prepared for here."""
+        """Nothing: no preparation is needed."""
 
     def launch(self, order: WorkOrder, limits: Limits, job: str) -> ForkedChild:
         """See `Zygote.launch`."""
@@ -51,7 +51,7 @@ class RigZygote:
 
 
 def play(zygote: RigZygote, model: str) -> dict[str, float]:
-    """One launch: what it found."""
+    """Run one launch and return its findings."""
     launch = Launch(WorkOrder(model, "CPU (Rig)", 1, 1), LIMITS, zygote)  # type: ignore[arg-type]
     for event in launch.events():
         if isinstance(event, RunFindings):
@@ -61,7 +61,7 @@ def play(zygote: RigZygote, model: str) -> dict[str, float]:
 
 @asynccontextmanager
 async def takeover(target: Target) -> AsyncIterator[Facts]:
-    """Options: `acts`, of `tests.rig.hostile_model`. Again and again, in a sandbox of the tier that this machine reaches."""
+    """Run the hostile model again and again, in the best sandbox tier of this machine. Options: `acts`, from `tests.rig.hostile_model`."""
     facts: Facts = {"tier": str(probe_tier.probe().tier)}
     model = target.folder / "model.json"
     model.write_text(json.dumps(target.options["acts"]), "utf-8")

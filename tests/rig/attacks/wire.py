@@ -1,4 +1,4 @@
-"""What several attacks are made of: cheap raw connections, frames, adverts of devices that are not there."""
+"""Building blocks of several attacks: cheap raw connections, frames, adverts of devices that do not exist."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ BROKEN: Final = (
     trio.TooSlowError,
     SarkError,
 )
-"""How a connection that the victim has closed may show."""
+"""Errors that may show that the victim has closed a connection."""
 UNIT: Final = "Fake (Simulation)"
 WINDOW: Final = 256 * 1024
-"""That a new stream has."""
+"""The window of a new stream, in bytes."""
 STORED: Final = {index_messages.StoreVerdict.OK, index_messages.StoreVerdict.SPLIT}
 NEGOTIATED: Final = len(line(MSS[:-1]))
 
 
 class FlowLink(RawLink):
-    """A raw link that knows how much it may still send on each stream."""
+    """A raw link that tracks how much it may still send on each stream."""
 
     def __init__(self, secure: SecureConn) -> None:
         super().__init__(secure)
@@ -55,7 +55,7 @@ class FlowLink(RawLink):
         self._writing = trio.Lock()
 
     async def frame(self, kind: int, flags: int, stream_id: int, body: bytes = b"") -> None:
-        async with self._writing:  # streams are written by several tasks
+        async with self._writing:  # several tasks write to streams
             await super().frame(kind, flags, stream_id, body)
 
     async def open(self) -> int:
@@ -64,7 +64,7 @@ class FlowLink(RawLink):
         return number
 
     async def data(self, stream_id: int, body: bytes) -> None:
-        """In as many pieces as the window asks for; waits until `next` has read that there is room."""
+        """Send `body` in pieces that fit the window; waits until `next` has read that there is room."""
         while body:
             room = self._room.get(stream_id, WINDOW)
             if not room:
@@ -75,7 +75,7 @@ class FlowLink(RawLink):
             await super().data(stream_id, piece)
 
     async def next(self) -> tuple[int, int, int, bytes]:
-        """As `RawLink.next`, but answers are never acknowledged with more room."""
+        """Like `RawLink.next`, but never extends the window for what it reads."""
         with suppress(BaseLibp2pError, OSError, struct.error):
             while True:
                 header = await self._secure.read(12)
@@ -97,7 +97,7 @@ class FlowLink(RawLink):
 
 @asynccontextmanager
 async def connect(node: Node, identity: Identity | None = None) -> AsyncIterator[FlowLink]:
-    """A Noise connection on which yamux frames are written by hand, under a fresh key by default."""
+    """A Noise connection, by default under a fresh key, on which yamux frames are written by hand."""
     keys = create_new_key_pair((identity or Identity.fresh()).seed)
     async with attack(node, keys=keys) as link:  # type: ignore[arg-type]
         yield FlowLink(link._secure)
@@ -112,7 +112,7 @@ def note(vocabulary: Vocabulary, message: Message) -> bytes:
 
 
 class Replies:
-    """What the victim says on a stream that was opened with `RawLink.speak`, message by message."""
+    """The victim's messages on a stream that was opened with `RawLink.speak`."""
 
     def __init__(self, link: RawLink, stream: int, vocabulary: Vocabulary, protocol: str) -> None:
         self._link, self._stream = link, stream
@@ -144,7 +144,7 @@ class Replies:
 
 
 def invented(identity: Identity, **fields: object) -> Advert:
-    """A device that is not there."""
+    """The advert of a device that does not exist."""
     plain: dict[str, object] = {
         "peer": identity.peer_id, "seq": 1, "device": f"d-{identity.peer_id[-12:]}", "name": f"n-{identity.peer_id[-8:]}",
         "units": (UnitOffer(unit=UNIT, runtime="script"),), "ram": 16 << 30, "cores": 8, "sandbox": "full",
@@ -159,7 +159,9 @@ def signed(identity: Identity, advert: Advert) -> SignedAdvert:
 
 
 async def publish(node: Node, identity: Identity, advert: Advert) -> bool | None:
-    """Have a holder store an advert, over a raw connection that is closed then; returns whether it did, None without an answer."""
+    """Have a holder store an advert over a raw connection, which is then closed. Returns whether the holder stored it, None without an
+    answer.
+    """
     items = tuple(index_messages.StoreItem(attribute=name) for name in attributes_of(advert) or (EVERYBODY,))
     message = index_messages.StoreAdverts(advert=signed(identity, advert), items=items)
     with trio.move_on_after(10), suppress(*BROKEN):
@@ -174,7 +176,7 @@ async def publish(node: Node, identity: Identity, advert: Advert) -> bool | None
 async def publish_many(
     node: Node, crowd: Sequence[tuple[Identity, Advert]], facts: Counter[str], at_once: int = 4
 ) -> None:
-    """Each one's own advert, at one holder. What it does not take counts in `facts` as well: the attack is that much smaller."""
+    """Publish each identity's own advert at one holder. `facts` also counts refused adverts, which make the attack smaller."""
     todo = list(crowd)
 
     async def one() -> None:
@@ -190,7 +192,7 @@ async def publish_many(
 
 
 async def listed(node: Node, peers: Collection[str] = ()) -> dict[str, Advert]:
-    """The adverts that a holder shows, as far as one page has room, by peer. `peers`: theirs alone."""
+    """The adverts that a holder lists on one page, by peer. `peers`: only theirs."""
     clauses = (Clause(attribute="peer", op=Op.IN, value=tuple(peers)),) if peers else ()
     question = index_messages.QueryShard(attribute=EVERYBODY, requirement=Requirement(clauses=clauses))
     async with connect(node) as link:
@@ -204,7 +206,7 @@ async def listed(node: Node, peers: Collection[str] = ()) -> dict[str, Advert]:
 async def a_peer(
     target: Target, identity: Identity | None = None
 ) -> AsyncIterator[tuple[HostNetwork, Index, trio.Nursery]]:
-    """A whole node under a key of its own, that can be dialled and serves nobody yet."""
+    """A whole node under its own key, which can be dialled and serves nobody yet."""
     async with (
         open_host(
             identity or Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], bootstrap=[target.gate.gate]
@@ -216,7 +218,7 @@ async def a_peer(
 
 
 async def honest_adverts(index: Index, target: Target) -> list[Advert]:
-    """Of the honest workers, once the index has them all."""
+    """The adverts of the honest workers, once the index has them all."""
     wanted = {node.peer_id for node in target.workers}
     while True:
         with suppress(SarkError):

@@ -1,4 +1,4 @@
-"""Strangers that pose as workers: they take tasks, and forge results, or hold the tasks, or answer with bombs."""
+"""Strangers that pose as workers: they take tasks and forge results, hold the tasks, or answer with bombs."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ FORGED_NS: Final = 1_234_567
 FAKES: Final = 3
 TTL_S: Final = 15.0
 BOMB: Final = 999_999
-"""Samples in a record bomb: legal, and as many bytes unpacked as can be."""
+"""Samples in a record bomb: a legal number, and the most bytes when unpacked."""
 
 
 @dataclass
 class FakeWorker:
-    """Grants whatever it is asked for. `act`: what it does with a task that it was granted."""
+    """A worker that grants every request. `act`: what it does with a granted task."""
 
     network: Any
     nursery: trio.Nursery
@@ -105,7 +105,7 @@ class FakeWorker:
 
 
 async def _pull(fake: FakeWorker, link: Link, task: Task) -> None:
-    """The model, which is the submitter's own."""
+    """Fetch the model, which is the submitter's own."""
     got = bytearray()
     with suppress(SarkError, trio.TooSlowError, trio.BrokenResourceError), trio.move_on_after(5):
         await fetch_blob(
@@ -164,7 +164,7 @@ async def _send(
 async def forge(
     fake: FakeWorker, link: Link, task: Task, lease: str, commit: say.Commit, fence: Fence
 ) -> None:
-    """A signed invention, as soon as the model is here."""
+    """Send an invented, signed result as soon as the model has been fetched."""
     await _pull(fake, link, task)
     samples = pack_samples([FORGED_NS] * (task.measure.runs or 1))
     await _send(fake, link, _record(fake, task, commit, fence, samples), commit, fence, lease)
@@ -180,8 +180,10 @@ async def forge_chain(
     *,
     bare: bool = False,
 ) -> None:
-    """An invention that keeps to the form of a witnessed run: it asks for the reveal, follows the chain, notes each launch, and takes as
-    long as it claims. Only its outputs are wrong, for it never runs the model. `bare`: it says of them nothing that can be compared."""
+    """Send an invented result in the form of a witnessed run: it asks for the reveal, follows the chain, notes each launch, and takes as
+    long as it claims. Only its outputs are wrong, because it never runs the model. `bare`: it reports nothing of the outputs that can be
+    compared.
+    """
     await _pull(fake, link, task)
     with suppress(SarkError, RemoteProtocolError):
         reveal = await link.ask(say.RevealRequest(lease=lease, fence=fence), say.Reveal)
@@ -219,20 +221,20 @@ async def forge_chain(
 async def forge_bare_chain(
     fake: FakeWorker, link: Link, task: Task, lease: str, commit: say.Commit, fence: Fence
 ) -> None:
-    """The same without sketches of its outputs."""
+    """Like `forge_chain`, without sketches of the outputs."""
     await forge_chain(fake, link, task, lease, commit, fence, bare=True)
 
 
 async def hold(
     fake: FakeWorker, link: Link, task: Task, lease: str, commit: say.Commit, fence: Fence
 ) -> None:
-    """Nothing: renewals are answered, and no result ever comes."""
+    """Do nothing: renewals are answered, and no result ever comes."""
 
 
 async def bomb(
     fake: FakeWorker, link: Link, task: Task, lease: str, commit: say.Commit, fence: Fence
 ) -> None:
-    """A record of a few KiB whose samples fill a long list."""
+    """Send a record of a few KiB whose samples unpack to a long list."""
     samples = zlib.compress(b"\x00" * BOMB, 9)
     timings = tuple(Timing(samples=samples, warmup=samples, cpu_s=1.0, wall_s=1.0) for _ in range(15))
     await _send(
@@ -245,7 +247,7 @@ ACTS: Final = {"forge": forge, "chain": forge_chain, "bare": forge_bare_chain, "
 
 @asynccontextmanager
 async def fake_workers(target: Target) -> AsyncIterator[Facts]:
-    """Clones of the honest devices under fresh keys. Options: `act`, one of `ACTS`; `count`; `refuse`: so many of them refuse instead."""
+    """Clones of the honest devices under fresh keys. Options: `act`, one of `ACTS`; `count`; `refuse`: how many of them refuse instead."""
     facts: Counter[str] = Counter()
     options = target.options
     count = options.get("count", FAKES)
@@ -261,7 +263,7 @@ async def fake_workers(target: Target) -> AsyncIterator[Facts]:
             fake = FakeWorker(network, nursery, clone, act, facts, refuses=number < options.get("refuse", 0))
             serve_links(network, ProtocolId.WORK, say.WORK, fake.answer)
             await index.publish(clone)
-            while network.peer_id not in await listed(target.gate):  # the gate is asked by every scheduler
+            while network.peer_id not in await listed(target.gate):  # every scheduler asks the gate
                 await trio.sleep(0.2)
             facts["advertised"] += 1
         yield facts
@@ -276,7 +278,7 @@ def nothing_for_strangers(rows: list[dict[str, Any]], facts: Facts) -> list[str]
 
 
 def no_forgery(rows: list[dict[str, Any]], facts: Facts) -> list[str]:
-    """Strangers may take tasks; what they invent is never a clean row."""
+    """Strangers may take tasks, but a forged result is never a clean row."""
     clean = [
         f"{row['FileName']} ({row['Verdict']}: {row['VerdictReason'][:100]})"
         for row in rows
@@ -290,11 +292,11 @@ MEASURED: Final = {
     "units": ["CPU (ONNX)"],
     "measure": {"runs": 20, "loads": 2},
 }
-"""A campaign that measures: rows of the simulated unit are marked as simulated whoever made them."""
+"""A campaign that measures: rows of the simulated unit are marked as simulated, whoever made them."""
 
 
 def _flagged(row: dict[str, Any]) -> bool:
-    """Whether it says that a stranger measured it and that its time or its outputs were not witnessed."""
+    """Whether the row says that a stranger measured it and that its time or its outputs were not witnessed."""
     return row["Verdict"] in ("unwitnessed", "unchecked") and row["Trust"] == "stranger"
 
 

@@ -1,4 +1,4 @@
-"""A campaign whose scheduler is gone is carried on by another, and nothing that runs or has run is run again."""
+"""A campaign whose scheduler is gone is adopted by another, and nothing that runs or has run is run again."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def states(store: Store) -> Counter[TaskState]:
 
 
 def records(store: Store) -> list[int]:
-    """How many results each task has."""
+    """The number of results of each task."""
     return [0 if row.record is None else 1 for row in store.results.rows(CAMPAIGN)]
 
 
 async def midway(world: World) -> None:
-    """Three workers; one task is done and taken, one more ended just when the scheduler was killed, one runs, others wait."""
+    """Three workers. One task is done and its result taken, one more ended just when the scheduler was killed, one runs, and others
+    wait.
+    """
     for name in ("one", "two", "three"):
         await world.worker(name)
     world.submit("home-a", TASKS)
@@ -101,7 +103,9 @@ async def test_with_the_owners_token_another_scheduler_carries_it_on(world: Worl
     assert (adoption.running, adoption.finished) == (2, 2)
     async with world.scheduler("home-b", BOB, held) as store:
         await until(lambda: states(store)[TaskState.SUCCEEDED] >= 2, "what had ended is recorded")
-        async with world.scheduler("home-a") as old:  # it comes back, and hears that it is not needed
+        async with world.scheduler(
+            "home-a"
+        ) as old:  # the old scheduler comes back, and hears that another one leads
             await until(lambda: old.campaigns.get(CAMPAIGN).ended is not None, "the old one ends here")
         await end(world, store)
         assert states(store) == {TaskState.SUCCEEDED: TASKS}

@@ -1,4 +1,4 @@
-"""Devices of strangers that answer whatever they like while a campaign is carried on elsewhere."""
+"""Strangers' devices that answer whatever they like during an adoption."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Says = Callable[[], AdoptReply]
 
 
 def claims(attempt: int) -> Says:
-    """It has run all of the campaign's tasks."""
+    """Claims to have run all of the campaign's tasks."""
 
     def says() -> AdoptReply:
         leases = tuple(

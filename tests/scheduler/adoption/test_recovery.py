@@ -1,4 +1,4 @@
-"""What workers tell of a campaign, when some of them lie, refuse or are slow."""
+"""What workers report about a campaign, when some of them lie, refuse or are slow."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Speaking:
 
 
 class Place:
-    """A swarm in which each worker has an address, and one of us asks."""
+    """A swarm in which each worker has an address, and one of our nodes asks."""
 
     def __init__(self, swarm: MemorySwarm) -> None:
         self.swarm = swarm
@@ -161,7 +161,7 @@ async def silent(stream: Stream) -> None:
 
 
 async def dripping(stream: Stream) -> None:
-    """Begins well, and then sends a byte now and then."""
+    """Begins normally, and then sends a single byte now and then."""
     await stream.receive_some(65536)
     await stream.send_all(
         BLOB.encode(Frame(FrameKind.ANSWER, 1, PieceFollows(size=len(CONTENT), length=len(CONTENT))))

@@ -1,4 +1,4 @@
-"""A home that was restored from a backup, or of which a copy runs, carries its campaign on."""
+"""A home restored from a backup, or a running copy of it, continues its campaign."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.scheduler.adoption.world import CAMPAIGN, World, until
 
 
 def restore(world: World, home: str, backup: str) -> None:
-    """What `db restore --replace` does."""
+    """Do what `db restore --replace` does."""
     with world.store(home) as store, Store(world.folder / backup) as source:
         archive.replace(store, source)
 
@@ -24,7 +24,7 @@ async def test_a_home_restored_from_a_backup_carries_its_campaign_on(world: Worl
         await until(lambda: world.launched == 3, "three runs")
     with world.store("home-a") as store:
         archive.write_copy(world.folder / "backup", store)
-    for _ in range(3):  # each life leads under a higher epoch, which a worker that gets a task learns
+    for _ in range(3):  # each life leads under a higher epoch, which workers learn when they get a task
         before = world.launched
         async with world.scheduler("home-a") as store:
             world.workers["one"].runs[-1].go.set()

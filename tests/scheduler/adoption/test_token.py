@@ -1,4 +1,4 @@
-"""What one scheduler's owner hands to another: good for one campaign, for one holder, for a while."""
+"""What one scheduler's owner hands to another: valid for one campaign, for one holder, for a limited time."""
 
 from __future__ import annotations
 

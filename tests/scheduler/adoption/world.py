@@ -57,7 +57,7 @@ ANN, BOB = Identity.from_seed("ann"), Identity.from_seed("bob")
 
 @dataclass
 class Run:
-    """One launch: goes on until `go` is set, or it is killed."""
+    """One launch, which runs until `go` is set or it is killed."""
 
     go: threading.Event = field(default_factory=threading.Event)
     killed: threading.Event = field(default_factory=threading.Event)
@@ -78,18 +78,18 @@ class Run:
 
 @dataclass
 class Worker:
-    """A worker with one place, and all that was ever launched on it."""
+    """A worker with one slot, and all its launches so far."""
 
     identity: Identity
     folder: Path
     runs: list[Run] = field(default_factory=list)
     free: bool = False
-    """Everything launched from now on ends by itself."""
+    """Whether all launches from now on end by themselves."""
     incarnation: int = 0
     unsent: Callable[[], int] = lambda: 0
-    """How many results no scheduler has taken."""
+    """The number of results that no scheduler has taken."""
     epoch: Callable[[], int | None] = lambda: None
-    """Under which Ann's campaign is led there."""
+    """The epoch under which Ann's campaign is led at this worker."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def launch(self, order: WorkOrder, limits: Limits) -> Run:
@@ -100,7 +100,7 @@ class Worker:
         return run
 
     def let_go(self) -> None:
-        """What runs, and what comes, ends by itself."""
+        """Let present and later launches end by themselves."""
         self.free = True
         for run in self.runs:
             run.go.set()
@@ -151,7 +151,7 @@ class Board:
 
 @dataclass
 class World:
-    """The swarm, and where things are kept."""
+    """The swarm, and the folder of the homes."""
 
     swarm: MemorySwarm
     nursery: trio.Nursery
@@ -161,7 +161,7 @@ class World:
     strangers: set[str] = field(default_factory=set)
 
     def trusted(self) -> set[str]:
-        """All workers that are advertised, but these."""
+        """All advertised workers that are not strangers."""
         return self.board.adverts.keys() - self.strangers
 
     # -- workers -----------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class World:
         return worker
 
     async def start(self, name: str) -> None:
-        """The worker, or its next life."""
+        """Start the worker, or its next life."""
         worker = self.workers[name]
         worker.incarnation += 1
         network = self.swarm.node(worker.identity)
@@ -202,7 +202,7 @@ class World:
 
     @property
     def launched(self) -> int:
-        """Runs begun on any worker."""
+        """Number of runs begun on any worker."""
         return sum(len(worker.runs) for worker in self.workers.values())
 
     # -- schedulers ----------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class World:
         return Store(self.folder / home / "store.db")
 
     def submit(self, home: str, tasks: int) -> None:
-        """A campaign of Ann's, with its model."""
+        """Submit a campaign of Ann's, with its model."""
         spool = self.folder / home / "spool"
         spool.mkdir(parents=True)
         (spool / SHA).write_bytes(CONTENT)
@@ -240,7 +240,7 @@ class World:
     async def scheduler(
         self, home: str, identity: Identity = ANN, credentials: Sequence[Credential] = ()
     ) -> AsyncIterator[Store]:
-        """The scheduler of a home; killed when the block ends. Gives its store to look into."""
+        """Run the scheduler of a home, and kill it when the block ends. Yields its store for inspection."""
         network = self.swarm.node(identity)
         with self.store(home) as mine, self.store(home) as looking:
             async with trio.open_nursery() as nursery:
@@ -261,7 +261,7 @@ class World:
 
     @asynccontextmanager
     async def visitor(self, handed: Callable[[str], Sequence[HandoverToken]]) -> AsyncIterator[RecoveryScan]:
-        """Somebody who looks, with the tokens that `handed` gives to its peer id."""
+        """A visitor with the tokens that `handed` gives to its peer id."""
         visitor = Identity.fresh()
         network = self.swarm.node(visitor)
         tokens = [
@@ -285,7 +285,7 @@ class World:
         wall: Callable[[], float] = time.time,
         keep: Callable[[], None] = lambda: None,
     ) -> Adoption:
-        """What `sark-node adopt` does before it starts the scheduler."""
+        """Do what `sark-node adopt` does before it starts the scheduler."""
 
         def handed(to: str) -> Sequence[HandoverToken]:
             own = key is ANN
@@ -311,7 +311,7 @@ class World:
 
 
 async def until(condition: Callable[[], Any], what: str, within: float = 20.0) -> None:
-    """Wait for something that comes by itself."""
+    """Wait for a condition that becomes true by itself."""
     with trio.move_on_after(within):
         while not condition():
             await trio.sleep(0.01)

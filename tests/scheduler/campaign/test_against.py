@@ -1,4 +1,4 @@
-"""Campaigns that compare models: who is compared with whom, what is refused, and the tasks."""
+"""Campaigns that compare models: which models are compared, what is refused, and the resulting tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain form of a campaign, `model_url` with `jobs`: read as the predecessor wrote it, its mistakes reported by line."""
+"""The plain form of a campaign, `model_url` with `jobs`: read as the predecessor wrote it, its errors reported by line."""
 
 from __future__ import annotations
 

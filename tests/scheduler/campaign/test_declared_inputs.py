@@ -1,4 +1,4 @@
-"""Inputs that a model's format does not tell: written in the campaign, carried in the task."""
+"""Inputs that a model's format does not describe: written in the campaign, carried in the task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`results:` of a campaign: which URLs are taken, and that no secret and no device comes near them."""
+"""`results:` of a campaign: which URLs are accepted, and that neither secrets nor devices appear in them."""
 
 from __future__ import annotations
 

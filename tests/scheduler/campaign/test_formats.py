@@ -45,7 +45,7 @@ def read(text: str) -> Campaign:
 
 
 def measured(campaign: Campaign) -> list[tuple[str, str]]:
-    """What each file is measured on."""
+    """(file, unit) of each measurement."""
     return [
         (entry.path or entry.url or "", line.unit)
         for entry in campaign.models

@@ -1,4 +1,4 @@
-"""Campaign files: what a good one means, and the line, the words and the hint of every bad one."""
+"""Campaign files: the meaning of each good one, and the line, the message and the hint for each bad one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def good(text: str, file: str = "c.yaml") -> Campaign:
 
 
 def outcome(data: bytes) -> Campaign | CampaignError:
-    """Either; anything else that is raised goes on to the test."""
+    """The campaign or the error; any other exception fails the test."""
     try:
         return parse_campaign(data, "c.yaml")
     except CampaignError as exc:

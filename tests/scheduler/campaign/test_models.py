@@ -1,4 +1,4 @@
-"""The files behind a campaign: found, named by content, and refused when they plainly are no models."""
+"""The files behind a campaign: found, named by content, and refused when they are clearly no models."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_path_in_a_package_stays_in_it(tmp_path: Path) -> None:
 )
 def test_every_example_is_a_campaign_whose_models_are_there(path: Path) -> None:
     plan = load_campaign(path)
-    if path.parent.name == "plain":  # the reader brings the model
+    if path.parent.name == "plain":  # the reader provides the model
         with pytest.raises(CampaignError, match="no such file"):
             describe_models(plan, path.parent)
     else:

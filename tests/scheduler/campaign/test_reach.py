@@ -1,4 +1,4 @@
-"""Units of drivers of somebody else's, as devices advertise them: what a campaign that names one measures there."""
+"""Units of other authors' drivers, as devices advertise them: what a campaign that names such a unit measures there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a stored campaign uses, read without its model."""
+"""The trust of a stored campaign, read without its model."""
 
 from __future__ import annotations
 

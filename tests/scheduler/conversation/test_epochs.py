@@ -1,4 +1,4 @@
-"""An answer to an epoch that was raised while it was on its way."""
+"""An answer to an epoch that was raised while the answer was on its way."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ REFUSAL = Denied(reason=Reason.STALE_EPOCH)
 
 
 async def adopt(answers: list[tuple[AdoptReply | Denied, int]], rival: Rival | None = None) -> list[object]:
-    """What links do whose questions get these answers in turn; by then the epoch is the second of the pair.
+    """The actions of links whose requests get these answers in turn. When an answer arrives, the epoch is the second value of the pair.
 
-    `rival`: whom a denial proves.
+    `rival`: the rival that a denial proves.
     """
     did: list[object] = []
     run = SimpleNamespace(limits=SimpleNamespace(epoch=1), done=False, detail="")
@@ -68,6 +68,6 @@ async def test_a_refusal_of_a_lower_epoch_says_nothing_of_the_one_that_it_was_ra
 
 
 async def test_a_proof_that_came_with_a_refusal_of_a_lower_epoch_counts_at_once() -> None:
-    """Else the campaign would ask others for tasks until the next answer."""
+    """Otherwise the campaign would ask other workers for tasks until the next answer."""
     did = await adopt([(REFUSAL, 2)], Rival(RivalKind.ADOPTER, 3))
     assert did == [("asked", 1), "ended", "reconciled"]

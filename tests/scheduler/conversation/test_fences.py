@@ -1,4 +1,4 @@
-"""A result under another fence than its attempt has is not taken: the service says so before the store does."""
+"""A result under another fence than its attempt's is refused, by the service before the store sees it."""
 
 from __future__ import annotations
 

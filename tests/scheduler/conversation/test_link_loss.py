@@ -1,4 +1,4 @@
-"""Links to workers that break, and break again."""
+"""Links to workers that break again and again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ World = Any
 
 
 class Shutter(FakeWorker):
-    """Takes links, and ends each at once while `shut`."""
+    """Accepts links, and ends each at once while `shut`."""
 
     shut = False
     opens = 0

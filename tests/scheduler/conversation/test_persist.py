@@ -1,4 +1,4 @@
-"""What orders write to disk, in the order in which the core decided it."""
+"""Commands write to disk in the order in which the core decided them."""
 
 from __future__ import annotations
 

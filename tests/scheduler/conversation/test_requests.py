@@ -1,4 +1,4 @@
-"""What is said to a worker always fits into a frame that it takes."""
+"""A message to a worker always fits into a frame that the worker accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scheduler reveals, and what it notes of a stranger's run."""
+"""What a scheduler reveals, and what it records of a stranger's run."""
 
 from __future__ import annotations
 

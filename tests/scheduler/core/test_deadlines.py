@@ -40,7 +40,7 @@ from tests.scheduler.core_parts import PEERS, Story, a_record, a_task, advert, o
 
 ONE = "c-one/1"
 KNOWN_S = 2.0
-"""What a run takes, as the tests' schedulers know."""
+"""The duration of a run, as the tests' schedulers know it."""
 ALLOWED_S = LEAST_S + FACTOR * KNOWN_S
 
 
@@ -53,7 +53,7 @@ def entry_of(story: Story, task: str = ONE) -> TaskEntry:
 
 
 def knowing(tasks: int = 1, workers: int = 2) -> Story:
-    """A scheduler that knows how long the model takes; its first task is granted, and its worker only renews."""
+    """A scheduler that knows how long the model takes. Its first task is granted, and the task's worker only renews."""
     story = Story(tasks=tasks, workers=workers)
     for _ in range(3):
         story.core.state.run_times.add(a_task(1), "", KNOWN_S)
@@ -64,7 +64,7 @@ def knowing(tasks: int = 1, workers: int = 2) -> Story:
 
 
 def late(story: Story, seconds: float = ALLOWED_S + 0.1) -> CommitTo:
-    """The hedge that follows when the deadline has passed."""
+    """The hedge that follows once the deadline has passed."""
     (commit,) = of(story.after(seconds), CommitTo)
     assert commit.hedge
     return commit
@@ -77,7 +77,7 @@ def progress(story: Story, number: int, phase: Phase, done: int = 0) -> LiveAtte
 
 
 def result(story: Story, attempt: Attempt, outcome: RunOutcome = RunOutcome.COMPLETE) -> list[Command]:
-    """As the conversation does it."""
+    """Report a result, as the conversation does."""
     entry, failures = entry_of(story), story.core.failures
     reason = None if outcome is RunOutcome.COMPLETE else Reason.CRASHED
     changes: dict[str, object] = {
@@ -366,7 +366,7 @@ def test_after_a_break_both_runs_go_on() -> None:
     assert [attempt.status for attempt in entry_of(story).attempts()] == [AttemptStatus.CONFIRMED] * 2
 
 
-# -- what a run is expected to take ------------------------------------------------------------------------------------------------------
+# -- expected duration of a run ----------------------------------------------------------------------------------------------------------
 
 
 def test_what_a_run_takes_is_known_from_that_worker_then_from_others_then_from_models_measured_alike() -> (

@@ -1,4 +1,4 @@
-"""What fails is tried elsewhere, within bounds; workers and models that fail again and again are set aside."""
+"""Failed tasks are tried elsewhere, within limits; workers and models that fail again and again are set aside."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_model_that_a_device_calls_broken_has_failed_when_a_second_one_says_so
 
 
 def crash_at(story: Story, peer: str, times: int) -> list[Command]:
-    """So many tasks crash at this worker, one after the other."""
+    """Let `times` tasks crash at this worker, one after the other."""
     orders: list[Command] = []
     for _ in range(times):
         commit = next(each for each in story.commits if each.peer == peer)
@@ -89,7 +89,7 @@ def crash_at(story: Story, peer: str, times: int) -> list[Command]:
 
 
 def models(number: int) -> list[Task]:
-    """A task for each of so many models."""
+    """A task for each of `number` models."""
     tasks = [a_task(n) for n in range(1, number + 1)]
     return [
         task.model_copy(update={"model": task.model.model_copy(update={"sha256": f"{n:064x}"})})
@@ -143,7 +143,7 @@ def test_the_only_worker_is_never_set_aside_for_models_that_fail(permanent: bool
 
 
 def test_tasks_that_failed_come_after_those_that_nobody_has_tried() -> None:
-    """Eight models that crash and twenty that run, on one device that has two places: all twenty end before the first retry."""
+    """Eight models that crash and twenty that run, on one device with two slots: all twenty end before the first retry."""
     story = Story(models(28), backoff_s=0.0)
     order: list[str] = []
     while story.commits:

@@ -1,4 +1,4 @@
-"""Strangers of whom only other strangers speak are probed last and few at a time, beside workers that are known."""
+"""Strangers that only other strangers have named are probed last and a few at a time, while known workers are probed as usual."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def a_story(
 
 
 def probed(story: Story, *peers: str) -> list[str]:
-    """Who is probed when the index names these."""
+    """The peers that are probed when the index names these."""
     adverts = [advert(0).model_copy(update={"peer": peer, "device": f"d-{peer}"}) for peer in peers]
     orders = story.tell(story.core.workers.add_adverts(story.group, adverts, story.now))
     return [each.peer for each in of(orders, ProbeWorker)]
@@ -47,7 +47,7 @@ def test_where_nothing_else_is_known_hearsay_has_all_probes() -> None:
 
 
 def test_probes_of_silent_inventions_take_none_from_devices_that_are_known() -> None:
-    """They wait for an answer that never comes, while more and more are named."""
+    """Invented workers never answer their probes, while more and more of them are named."""
     story = a_story()
     assert len(probed(story, *INVENTED[:50])) == MAX_PROBING
     assert sorted(probed(story, *INVENTED[50:], *PEERS[:4])) == sorted(PEERS[:4])

@@ -257,7 +257,9 @@ def test_after_a_restart_a_second_worker_that_runs_it_already_has_it() -> None:
 def test_after_a_restart_the_store_learns_at_once_that_a_queued_lease_runs(
     peer: str, attempt: int, ended: set[int]
 ) -> None:
-    """The process before was killed before it had stored the start. Without it a hedge would look like the other lease of a queued task."""
+    """The previous process was killed before it stored the start. Without the start, a hedge would look like the other lease of a queued
+    task.
+    """
     core, _ = restarted(lease="l2", fence=fence(2))
     lease = f"l{attempt}"
     orders = decided(

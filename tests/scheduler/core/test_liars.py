@@ -1,4 +1,4 @@
-"""The core against single workers that lie: what one of them says costs others little, and is held against it."""
+"""The core against single workers that lie: a worker's statement costs others little, and counts against that worker."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_strangers_that_send_no_results_end_no_task_that_ones_own_device_can_run
 
 
 def settled(story: Story, peer: str, agrees: bool) -> list[SetAside]:
-    """The next task at `peer` succeeds."""
+    """Let the next task at `peer` succeed."""
     commit = next(commit for commit in story.commits if commit.peer == peer)
     story.commits.remove(commit)
     story.grant(commit)

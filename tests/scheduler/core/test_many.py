@@ -1,4 +1,4 @@
-"""Devices with many slots, tasks that only waited there, and stops that are owed."""
+"""Devices with many slots, tasks that only waited there, and owed stops."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_slots_count_where_some_are_taken_and_are_forgotten_with_the_process() -
 
 
 def test_what_waits_behind_the_slots_is_bounded() -> None:
-    assert depth(60.0, 64) == 64 + 2  # one ends each second
+    assert depth(60.0, 64) == 64 + 2  # one task ends each second
     assert depth(0.001, 64) == 2 * 64
     assert depth(0.001, 2) == 2 + MOST_AHEAD - 1
 
@@ -95,7 +95,7 @@ def test_a_stop_without_an_answer_is_owed_with_since_when_and_until_when() -> No
     assert (end.stop.since_s, end.stop.left_s) == (14, OWED_S - 14)
     story.after(FORGET_S + 1)
     story.after(1)
-    assert not story.core.idle  # the worker is to be told again
+    assert not story.core.idle  # the worker has to be told again
     (told,) = story.core.state.stops.tell(PEERS[0])
     assert [held.lease for held in told.held] == ["l1"]
     orders = story.tell(story.core.failures.confirm_stop(PEERS[0], ["l1"], story.now))

@@ -1,4 +1,4 @@
-"""Schedulers that know the same do not all run to the same worker, and who loses a race goes on elsewhere at once."""
+"""Schedulers with the same information do not all choose the same worker, and the loser of a race continues elsewhere at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADVERTS = [
 
 
 class Field:
-    """So many workers with one place each, and schedulers that all saw them idle. Everything said in one round arrives in the next."""
+    """`workers` with one slot each, and schedulers that all saw them idle. Messages sent in one round arrive in the next."""
 
     def __init__(self, seed: int, tasks: int, *, queues: bool = True) -> None:
         self.rng = random.Random(seed)
@@ -38,7 +38,7 @@ class Field:
         self.first: dict[str, int] = {}
         self.commits = self.rounds = 0
         self.at: dict[str, list[str]] = {ad.peer: [] for ad in ADVERTS}
-        """For each worker the leases there, the one with the place first."""
+        """Worker → its leases, the one with the slot first."""
         self.cores = [SchedulerCore(random.Random(f"{seed} {n}")) for n in range(SCHEDULERS)]
         self.commands: list[tuple[SchedulerCore, Command]] = []
         for n, core in enumerate(self.cores):
@@ -107,7 +107,9 @@ class Field:
 
 @pytest.mark.parametrize("queues", [True, False], ids=["queued", "conflict"])
 def test_four_schedulers_with_the_same_view_spread_over_sixteen_idle_workers(queues: bool) -> None:
-    """Choosing the best node, all four would begin with the same four workers, so that each of those had 4 asking and 12 had none."""
+    """If each chose the best node, all four would begin with the same four workers: those would get 4 requests each, and 12 workers
+    none.
+    """
     loads: list[int] = []
     used: list[int] = []
     requests: list[float] = []
@@ -127,7 +129,7 @@ def test_four_schedulers_with_the_same_view_spread_over_sixteen_idle_workers(que
 
 
 def test_two_workers_at_least_are_drawn_and_the_sooner_is_taken() -> None:
-    """Power of two choices: the slowest of all is never taken while there are others, any other may be."""
+    """Power of two choices: the slowest worker is never chosen while there are others, any other may be."""
     taken: set[str] = set()
     for seed in range(200):
         core = SchedulerCore(random.Random(seed))

@@ -1,4 +1,4 @@
-"""The core's policies: priorities and giving way, replicas, campaigns that went elsewhere, workers that take work in vain."""
+"""The core's policies: priorities and preemption, replicas, campaigns led elsewhere, workers that take work and never finish it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def replicas(
     scope: TrustScope = MINE,
     **hosts: int,
 ) -> Story:
-    """A task `count` times, on so many workers; `hosts`: where two of them are on one device."""
+    """A task `count` times, on `workers` workers; `hosts`: the device of each worker that shares one."""
     story = Story(tasks=0, workers=0, looks=False)
     story.core.state.trust_of = trust_of
     tasks = [a_task(n, campaign="c-two", replica=n) for n in range(1, count + 1)]
@@ -150,7 +150,7 @@ ANYONE = TrustScope(anyone=True)
 
 
 def two_roots(peer: str) -> Trust:
-    """Of four workers two are of one pool, and two are strangers of one network."""
+    """The trust in four workers: two of one pool, and two strangers of one network."""
     if PEERS.index(peer) < 2:
         return Trust(TrustKind.POOL, "lab", "pool-1")
     return Trust(TrustKind.STRANGER, root="192.0.2.0/24")
@@ -241,7 +241,7 @@ def test_a_replica_is_not_tried_again_where_its_sibling_is() -> None:
     assert {commit.peer for commit in story.commits if commit.task == first.task} == {first.peer}
 
 
-# -- elsewhere -----------------------------------------------------------------------------------------------------------------------
+# -- campaigns led elsewhere ---------------------------------------------------------------------------------------------------------
 
 
 def stale() -> Denied:
@@ -299,11 +299,11 @@ def test_a_campaign_adopted_with_a_hedged_task_ends_both_queued_leases() -> None
     assert len(of(orders, EndAttempt)) + len(of(orders, EndHedge)) >= 1
 
 
-# -- what a worker claims to have --------------------------------------------------------------------------------------------------------
+# -- what workers claim to have ----------------------------------------------------------------------------------------------------------
 
 
 def claimed(tasks: int = 1, *, attempts: int = 1) -> SchedulerCore:
-    """A core with tasks that a worker says it has, as after an adoption."""
+    """A core with tasks that a worker claims to have, as after an adoption."""
     core = SchedulerCore(random.Random(1))
     entries = [
         a_live_task(n, TaskState.LEASED, PEERS[0], f"x{n}", Fence(incarnation=1, number=n), inherited=True)
@@ -375,7 +375,7 @@ def test_a_worker_that_gives_one_lease_to_two_tasks_has_the_second_taken_away(sa
     assert entry.state is TaskState.LEASED
 
 
-# -- who goes first ------------------------------------------------------------------------------------------------------------------------
+# -- order of the tasks --------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_task_that_was_lost_goes_before_those_that_nobody_was_asked_to_take() -> None:
@@ -405,7 +405,7 @@ def test_many_that_nobody_may_have_now_do_not_keep_the_others_waiting() -> None:
     assert [commit.task for commit in commits] == ["c-one/201"]
 
 
-# -- workers that take work in vain --------------------------------------------------------------------------------------------------
+# -- workers that never finish their work --------------------------------------------------------------------------------------------
 
 
 def test_a_worker_that_is_asked_and_never_answers_is_set_aside_for_longer_and_longer_and_comes_back() -> None:
@@ -465,7 +465,7 @@ def test_campaigns_that_would_use_a_worker_learn_why_it_is_set_aside() -> None:
 
 @pytest.mark.parametrize("fault", ["silent", "quick", "liar"])
 def test_a_faulty_worker_cannot_use_up_the_tries_of_tasks_that_another_worker_would_run(fault: str) -> None:
-    """One worker does everything wrong and is always there first; the other works at its pace."""
+    """One worker does everything wrong and is always first; the other works at its own pace."""
     story = Story(tasks=12, workers=2, attempts=3, backoff_s=0.1)
     bad, good = PEERS[:2]
     leases: dict[str, CommitTo] = {}

@@ -1,4 +1,4 @@
-"""Who is asked first, how much is kept waiting there, and why nothing fits."""
+"""Which worker is asked first, how many tasks wait there, and why none fits."""
 
 from __future__ import annotations
 

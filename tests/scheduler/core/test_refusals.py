@@ -1,4 +1,4 @@
-"""Workers that say no, are away, or do not fit: how long is waited, and what is said then."""
+"""Workers that refuse, are away, or do not fit: how long tasks wait, and what is reported then."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ AWAY: Final[dict[str, Callable[[Story], list[Command]]]] = {
 def test_a_device_that_is_away_is_waited_for_as_long_as_the_queue_limit_says(
     away: str, refusing: bool
 ) -> None:
-    """Beside it, where `refusing`, is one that does not serve this scheduler: that is not final either."""
+    """With `refusing`, there is also a device that does not serve this scheduler: that is not final either."""
     story = Story(workers=0, wait_s=10.0)
     story.tell(story.core.workers.add_adverts(story.group, [advert(0), advert(1)][: 1 + refusing], story.now))
     if refusing:

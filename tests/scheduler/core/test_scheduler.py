@@ -1,4 +1,4 @@
-"""The core by itself: policy, one stimulus at a time."""
+"""The core alone: its policy, one stimulus at a time."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def words(commands: list[Command]) -> dict[str, tuple[str, float | None]]:
 
 
 def run_next(story: Story) -> str:
-    """The latest commit is granted and ends with a result; gives its worker."""
+    """Grant the latest commit and end it with a result; returns its worker."""
     commit = story.commits[-1]
     story.grant(commit)
     story.succeed(commit.task)
@@ -211,7 +211,7 @@ def test_replicas_sit_apart_from_each_other() -> None:
 
 
 def test_one_that_a_worker_turns_out_to_run_before_its_turn_is_counted_where_it_is() -> None:
-    """A home that was put back to an earlier moment finds its own later sittings."""
+    """A home that was set back to an earlier moment finds its own later sittings."""
     story = Story(three(), workers=1)
     run_next(story)
     entry = story.core.state.tasks["c-one/2"]

@@ -1,4 +1,4 @@
-"""Whom the core gives tasks and models: those that a campaign's trust admits, now."""
+"""Which workers the core gives tasks and models: those that a campaign's trust admits at present."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANYONE = TrustScope(anyone=True)
 
 
 class Judgement(dict[str, Trust]):
-    """Whom the submitter trusts; all others are strangers."""
+    """The workers that the submitter trusts; all others are strangers."""
 
     def of(self, peer: str) -> Trust:
         return self.get(peer, STRANGER)

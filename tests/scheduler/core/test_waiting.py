@@ -1,4 +1,4 @@
-"""What tasks wait for, and for how long: models that are not here, devices that have not tried them, a device that another run has."""
+"""What tasks wait for, and for how long: models that are not here, devices that have not tried them, a device that another run occupies."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_why_a_task_waits_is_withdrawn_once_a_device_serves_again() -> None:
 
 @pytest.mark.parametrize("how", ["paused", "gone"])
 def test_a_device_that_was_away_for_days_is_given_work_as_soon_as_it_is_back(how: str) -> None:
-    """After so many searches and calls in vain no power of two is a float any more."""
+    """After that many failed searches and calls, the power of two no longer fits into a float."""
     story = Story(5, workers=0)
     workers = story.core.workers
     paused = quote(state=WorkerState.DRAINING).model_copy(update={"why": "paused by its owner"})
@@ -198,7 +198,7 @@ def test_a_device_that_was_away_for_days_is_given_work_as_soon_as_it_is_back(how
 
 
 def test_a_task_for_one_device_searches_for_it_only_while_it_is_not_there() -> None:
-    """A campaign over a thousand devices would search a thousand times every few seconds."""
+    """A campaign over a thousand devices would otherwise search a thousand times every few seconds."""
     story = Story(5, clauses=(f"device == {advert(0).device}",))
     first = story.commits[0]
     story.begin(first)

@@ -1,4 +1,4 @@
-"""The core at large: a random walk that no order of stimuli, and no worker, can break; and many needs at once."""
+"""The core as a whole: a random walk that no order of stimuli, and no worker, can break; and many requirements at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HEDGEABLE = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
 
 
 class Counted(dict[str, WorkerView]):
-    """Counts how often all workers are gone through."""
+    """Counts how often all workers are iterated over."""
 
     walks = 0
 
@@ -87,12 +87,12 @@ def test_at_most_so_many_workers_are_probed_at_once_whatever_the_needs() -> None
 
 
 def recent(items: list[X]) -> st.SearchStrategy[X]:
-    """Mostly one of the last ones, sometimes any: a walk of old news only goes nowhere."""
+    """Mostly one of the last items, sometimes any: a walk over old events only leads nowhere."""
     return st.one_of(st.sampled_from(items[-3:]), st.sampled_from(items[-3:]), st.sampled_from(items))
 
 
 class Walk(RuleBasedStateMachine):
-    """Any stimulus at any time, old and foreign ones among them; a shadow of the store checks what the orders would write."""
+    """Any stimulus at any time, old and foreign ones among them. A shadow of the store checks what the commands would write."""
 
     @initialize(
         seed=st.integers(0, 1000), tasks=st.integers(1, 6), others=st.integers(0, 3), replicas=st.booleans()
@@ -126,7 +126,7 @@ class Walk(RuleBasedStateMachine):
             self.quoted(n, n % 2, 0, 1)
 
     def write(self, task: str, event: TaskEvent) -> None:
-        """Raises when the store would refuse it, and so end the scheduler."""
+        """Record an event in the shadow store. Raises where the real store would refuse it and so end the scheduler."""
         self.disk[task] = step(TASK, self.disk[task], event, story=task)
         if event is TaskEvent.PREEMPT:
             self.preempted[task] = self.preempted.get(task, 0) + 1
@@ -196,7 +196,7 @@ class Walk(RuleBasedStateMachine):
         self.write(order.task, TaskEvent.ENQUEUE if order.queued else TaskEvent.GRANT)
 
     def up(self, peer: str, lease: str, fence: Fence) -> str | None:
-        """The turn of a queued lease: what is to be on disk before it is answered is written first."""
+        """A queued lease gets its turn: the required writes come before the answer."""
         task, orders = self.core.reconciler.start(peer, lease, fence, self.now)
         self.do(orders)
         return task
@@ -295,7 +295,9 @@ class Walk(RuleBasedStateMachine):
         flags: tuple[bool, bool],
         reason: Reason,
     ) -> None:
-        """Of leases, fences, tasks and attempts that are its own, another's or made up: the core stands whatever it is."""
+        """About leases, fences, tasks and attempts that are its own, another worker's or made up. The core accepts any of them without
+        breaking.
+        """
         core, peer, fence = self.core, PEERS[n], Fence(incarnation=incarnation, number=number)
         if what == "ready":
             self.up(peer, lease, fence)
@@ -362,7 +364,7 @@ class Walk(RuleBasedStateMachine):
         failure=st.sampled_from([Reason.CRASHED, Reason.BROKEN_MODEL, Reason.WRONG_UNIT, Reason.TIMED_OUT]),
     )
     def result(self, data: st.DataObject, outcome: RunOutcome, permanent: bool, failure: Reason) -> None:
-        """As the conversation and the store do it: only a live attempt under its fence is recorded, and of two only the first."""
+        """As in the conversation and the store: only a live attempt under its fence is recorded, and of two only the first."""
         commit, _, fence = data.draw(recent(self.leases))
         entry, failures = self.core.state.tasks[commit.task], self.core.failures
         attempt = entry.at(commit.peer)
@@ -430,7 +432,9 @@ class Walk(RuleBasedStateMachine):
 
     @rule(n=st.integers(0, 1), rises=st.integers(1, 3))
     def a_worker_says_that_it_was_restarted(self, n: int, rises: int) -> None:
-        """A liar says so in every answer: of what waits there it may lose some, but others go on and no number is driven up for nothing."""
+        """A liar claims a restart in every answer. It may lose some waiting tasks by it, but others continue and no number is raised for
+        nothing.
+        """
         view = self.core.state.worker(PEERS[n])
         for _ in range(rises):
             self.do(
@@ -444,7 +448,7 @@ class Walk(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(n=st.integers(0, 3), flags=st.tuples(st.booleans(), st.booleans()))
     def a_worker_owes_all_its_results(self, n: int, flags: tuple[bool, bool]) -> None:
-        """It says after every break of the link that they are on their way; a minute for each attempt is what that gains."""
+        """After every break of the link it claims that the results are on their way, which gains it a minute for each attempt."""
         core, peer = self.core, PEERS[n]
         lines = tuple(
             LiveLease(
@@ -494,7 +498,7 @@ class Walk(RuleBasedStateMachine):
 
 
 class BusyWalk(Walk):
-    """The same where every worker is busy with others' work: the tasks wait, most of them at two workers."""
+    """The walk with workers that are all busy with other schedulers' tasks: the tasks wait, most of them at two workers."""
 
     @initialize(
         seed=st.integers(0, 1000), tasks=st.integers(1, 4), others=st.integers(0, 1), replicas=st.booleans()

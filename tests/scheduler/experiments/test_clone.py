@@ -1,4 +1,4 @@
-"""A past campaign as a file again, with keys changed on the way."""
+"""A past campaign as a file again, with some keys changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swarm.base.home import Home
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """With an experiment `nightly` and one run of it."""
+    """A home with an experiment `nightly` and one run of it."""
     folder = tmp_path / "there"
     folder.mkdir()
     for name in ("m.json", "n.json"):

@@ -1,4 +1,4 @@
-"""What seems slower is measured again before anybody is told: beside the last good model, or once more where the model is the same."""
+"""A cell that seems slower is measured again before anybody is told: beside the last good model, or once more if the model is the same."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SPEC = parse_campaign(f"campaign: t\nmodels: [m.onnx]\nunits: [{UNIT}]\n".encode
 
 @dataclass
 class Nights:
-    """An experiment that runs night by night on one device."""
+    """An experiment that runs every night on one device."""
 
     home: Home
     store: Store
@@ -61,7 +61,9 @@ class Nights:
         launches: Sequence[Sequence[int]] | None = None,
         **changes: Any,
     ) -> RunRow:
-        """One run of one task, judged. `peak`: bytes of each launch; `launches`: their times, if not about `ms`; `changes`: of the task."""
+        """One run of one task, judged. `peak`: bytes of each launch; `launches`: their times, if not about `ms`; `changes`: fields of the
+        task.
+        """
         name = f"c-night{len(self.runs)}"
         self.runs.append(name)
         model = Model(name="m.onnx", sha256=sha256, size=3)
@@ -107,7 +109,7 @@ class Nights:
         return found
 
     def again(self) -> Task:
-        """The one task that measures the latest run again."""
+        """The only task that measures the latest run again."""
         (body,) = self.store.tasks.bodies(confirmation_of(self.runs[-1])).values()
         return read_task(body)
 
@@ -124,7 +126,7 @@ def nights(tmp_path: Path) -> Nights:
 
 
 def beside_in(task: Task, record: Record) -> dict[str, Any]:
-    """What a record of this task says of the models beside its own, which are as quick."""
+    """The part of a record of this task about the models beside its own, which are as quick."""
     if task.beside is None:
         return {}
     samples = [timing.samples for timing in record.timings]
@@ -133,7 +135,7 @@ def beside_in(task: Task, record: Record) -> dict[str, Any]:
 
 
 def in_turns(task: Task, ratio: float, launches: int = 6, ms: float = 1.0) -> Record:
-    """The new model took `ratio` times as long as the one beside it, in every round."""
+    """A record in which the new model took `ratio` times as long as the one beside it, in every round."""
     own: Sequence[int] = [round(1e6 * ms * ratio)] * 24
     rounds = RoundsSample(
         wall=(pack_samples([round(1e6 * ms)] * 24), pack_samples(own)), cpu=None, per_block=(6, 6), turns=2
@@ -259,11 +261,11 @@ def test_the_last_good_model_stays_in_the_spool_and_older_ones_do_not(nights: Ni
     assert [path.name for path in nights.home.spool.iterdir()] == [OLD]
 
 
-# -- what is doubtful ------------------------------------------------------------------------------------------------------------------
+# -- doubtful results ------------------------------------------------------------------------------------------------------------------
 
 
 def unsteady(ms: float) -> list[list[int]]:
-    """Launches that disagree: nobody would believe their median."""
+    """Launches that disagree so much that nobody would believe their median."""
     return [[round(1e6 * ms * (1 + 0.1 * launch))] * 24 for launch in range(6)]
 
 
@@ -349,7 +351,7 @@ def a_cell(finding: str, verdict: str = "valid", against: str = OLD) -> Regressi
     )
 
 
-# -- what was cleared -------------------------------------------------------------------------------------------------------------------
+# -- cleared results --------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_slow_night_that_was_the_hosts_is_no_base_for_the_next(nights: Nights) -> None:
@@ -378,7 +380,7 @@ def test_more_memory_is_told_though_the_time_was_the_hosts(nights: Nights, sha25
     assert "20.0 MB more memory at its peak" in alarm_lines(told)[0]
 
 
-# -- what is measured again -------------------------------------------------------------------------------------------------------------
+# -- measuring again --------------------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_model_is_measured_again_beside_what_it_took_turns_with(nights: Nights) -> None:

@@ -1,4 +1,4 @@
-"""A campaign that is deleted leaves nothing on this machine but what others need."""
+"""A deleted campaign leaves nothing on this machine except what others need."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def ended(home: Home, campaign: str, sha256: str = SHA) -> Path:
-    """A campaign without tasks that has ended; gives its model's copy."""
+    """A campaign without tasks that has ended; returns the copy of its model."""
     with Store(home.store) as store:
         new = NewCampaign(campaign, "t", "me", SPEC)
         store.campaigns.create(new, [NewModel("m.onnx", sha256, 3)], [])

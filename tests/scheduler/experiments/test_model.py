@@ -1,4 +1,4 @@
-"""Experiments without a swarm: versions, when they are due under clocks that jump, one start among many processes, what is an alarm."""
+"""Experiments without a swarm: versions, when they are due under clocks that jump, one start among many processes, and alarms."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Clock:
         return self.now
 
 
-# -- when ------------------------------------------------------------------------------------------------------------------------------
+# -- schedules -------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_scheduled_run_begins_once_whoever_looks_and_none_while_one_is_under_w
         save(one, write(tmp_path, schedule={"every": "1d"}), now=clock.now)
         begun = begin_due(home, one, now=clock.now) + begin_due(home, two, now=clock.now)
         assert len(begun) == 1
-        clock.now += 5 * DAY_S + 1  # it slept, and the run has not ended
+        clock.now += 5 * DAY_S + 1  # the machine slept, and the run has not ended
         assert begin_due(home, one, now=clock.now) == []
         assert one.experiments.get("nightly") == replace(
             one.experiments.get("nightly") or row(None), due=START + 6 * DAY_S
@@ -286,7 +286,7 @@ def test_what_devices_keep_of_a_campaign_says_nothing_of_its_webhook(tmp_path: P
     assert "example.org" not in campaign.spec()
 
 
-# -- as a file again -------------------------------------------------------------------------------------------------------------------
+# -- export to a file ------------------------------------------------------------------------------------------------------------------
 
 OURS = {
     "campaign": "all of it",

@@ -1,4 +1,4 @@
-"""An evaluated experiment: other labels make another version, as another model does."""
+"""An evaluated experiment: other labels make a new version, as another model does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a history comes to: change points, and what its runs say together since the last."""
+"""The analysis of a history: change points, and the combined result of the runs since the last one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY_S = 86_400.0
 
 
 def nights(*stretches: tuple[int, float]) -> list[tuple[str, float, RegressionCell]]:
-    """One run a night, the latest first."""
+    """One run a night, with the latest first."""
     rng = random.Random(7)
     levels = [level for count, level in stretches for _ in range(count)]
     made = []
@@ -101,7 +101,7 @@ def test_every_page_of_a_history_says_the_same_of_its_latest_runs() -> None:
     ids=["other bytes", "slower", "faster"],
 )
 def test_what_is_known_to_be_another_is_not_pooled_with_what_was_before(change: dict[str, Any]) -> None:
-    """Also where there are too few runs for a change point."""
+    """Even where there are too few runs for a change point."""
     runs = [
         (campaign, begun, cell.model_copy(update={"sha256": "a" * 64}))
         for campaign, begun, cell in nights((2, 0.147), (2, 2.377))

@@ -1,4 +1,4 @@
-"""Models on one device without a swarm: the device here is a script; what measures for real is tried in tests/node/run/test_local.py."""
+"""Models on one device without a swarm. The device here is scripted; tests/node/run/test_local.py tests real measurements."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class Made:
 
 @dataclass
 class Scripted:
-    """Each model's time of one inference in µs by its file's name; those that are not named fail."""
+    """File name → time of one inference in µs; models that are not named fail."""
 
     micros: dict[str, int]
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     asked: list[tuple[str, Measure]] = field(default_factory=list)
     units: tuple[str, ...] = ("CPU (ONNX)",)
     placed: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    """The unit of each model that was measured, and of those beside it."""
+    """The unit of each measured model, and the units of the models beside it."""
 
     def measure(
         self,
@@ -128,7 +128,7 @@ class Scripted:
         return Made(task, SignedRecord(body=body, signature=KEY.sign(record_message(body))))
 
     def _turns(self, unit: str, beside: Sequence[int], own: int) -> dict[str, Any]:
-        """Six launches of ten rounds; the wall time of every third round is longer for all."""
+        """Six launches of ten rounds; in every third round all wall times are longer."""
         sides = [
             [micros * 1000 * (3 if number % 3 == 0 else 2) // 2 + number for number in range(10)]
             for micros in (*beside, own)
@@ -146,7 +146,7 @@ class Scripted:
         }
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Nothing: no process runs."""
 
 
 def test_an_unknown_unit_is_refused_with_a_suggestion() -> None:

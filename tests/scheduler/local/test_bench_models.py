@@ -1,4 +1,4 @@
-"""Models by URL for `bench`: from a real server on loopback, measured under their own name, and gone when it ends."""
+"""Models by URL for `bench`: from a real server on loopback, measured under their own names, and removed when it ends."""
 
 from __future__ import annotations
 

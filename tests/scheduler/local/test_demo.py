@@ -1,4 +1,4 @@
-"""The demo, before anything of it is started: everything it needs is reported at once, with the command that installs it."""
+"""The demo, before it starts anything: all missing requirements are reported at once, with the command that installs them."""
 
 from __future__ import annotations
 

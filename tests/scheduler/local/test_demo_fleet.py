@@ -1,4 +1,4 @@
-"""The pretended fleet: varied, the same each time, marked wherever it is shown, and never put beside what was measured."""
+"""The simulated fleet of the demo: varied, the same each time, marked wherever it is shown, and never mixed with measurements."""
 
 from __future__ import annotations
 

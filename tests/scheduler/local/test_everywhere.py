@@ -1,4 +1,4 @@
-"""`bench --on`: what its values mean, and the campaign that it makes."""
+"""`bench --on`: the meaning of its values, and the campaign that it creates."""
 
 from __future__ import annotations
 

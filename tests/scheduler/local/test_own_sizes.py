@@ -1,4 +1,4 @@
-"""Of the sizes that `bench` is given each model gets its own."""
+"""Each model gets its own sizes out of those that `bench` is given."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPES = {"x": (1, 4), "a": (2, 4)}
 
 @pytest.fixture
 def models(tmp_path: Path) -> tuple[str, str, str]:
-    """One with the input x of n × 4, one with a of m × 4, and one that cannot be looked into here."""
+    """A model with the input x of n × 4, one with a of m × 4, and one that cannot be inspected here."""
     one, other, unknown = tmp_path / "x.onnx", tmp_path / "a.onnx", tmp_path / "unknown.pt"
     one.write_bytes(tiny_onnx(shape=("n", 4)))
     other.write_bytes(tiny_onnx(shape=("m", 4)).replace(b"\n\x01x", b"\n\x01a"))
@@ -28,9 +28,9 @@ def models(tmp_path: Path) -> tuple[str, str, str]:
     ("chosen", "given", "expected"),
     [
         ("xa", SHAPES, [{"x": (1, 4)}, {"a": (2, 4)}]),
-        ("x", SHAPES, [SHAPES]),  # alone it refuses a
-        ("xa", {"q": (1,)}, [{"q": (1,)}, {"q": (1,)}]),  # both do
-        ("xu", SHAPES, [{"x": (1, 4)}, SHAPES]),  # a may be an input of the other
+        ("x", SHAPES, [SHAPES]),  # alone, the model refuses a
+        ("xa", {"q": (1,)}, [{"q": (1,)}, {"q": (1,)}]),  # both refuse q
+        ("xu", SHAPES, [{"x": (1, 4)}, SHAPES]),  # the other model may have an input a
         ("ua", SHAPES, [SHAPES, {"a": (2, 4)}]),
     ],
 )

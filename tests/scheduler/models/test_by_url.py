@@ -1,4 +1,6 @@
-"""A campaign is carried on whose model no device has: its tasks' URL gives it, if it is still the same file and lies on the internet."""
+"""A campaign is adopted whose model no device has: the URL in its tasks gives the model, if it is still the same file and on the public
+internet.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ URL = "https://models.example.org/m.onnx"
 
 
 class _Nobody:
-    """A swarm in which nobody has it."""
+    """A swarm in which nobody has the model."""
 
     async def model(self, model: Model, spool: Path, first: Sequence[str]) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Models that are evaluated: from a campaign's data to tasks, rows and what `verify` says of them."""
+"""Models that are evaluated: from a campaign's data to tasks, rows and the result of `verify`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_campaign_without_it_is_written_as_before() -> None:
 
 
 class Recorded:
-    """What `score` reads of a record."""
+    """The part of a record that `score` reads."""
 
     def __init__(self, answers: AnswerSet | None) -> None:
         self.answers = answers

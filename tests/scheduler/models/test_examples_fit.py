@@ -1,4 +1,4 @@
-"""Data that do not fit an ONNX model are told before any device is asked, in one line with the right form."""
+"""Data that do not fit an ONNX model are reported before any device is asked, in one line with the right form."""
 
 from __future__ import annotations
 

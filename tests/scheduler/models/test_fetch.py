@@ -1,4 +1,4 @@
-"""Models by URL at submit: fetched once from a real server on loopback, kept, resumed, and named by their sha256 from then on."""
+"""Models by URL at submit: fetched once from a real server on loopback, kept, resumed, and identified by their sha256 from then on."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_without_the_library_the_hint_says_how_to_install_it(
     assert caught.value.hint == INSTALL
 
 
-# -- how it goes ---------------------------------------------------------------------------------------------------------
+# -- progress ------------------------------------------------------------------------------------------------------------
 
 
 class _Terminal(io.StringIO):

@@ -1,4 +1,4 @@
-"""Models are looked at before any device is asked: whole, of a format that the units run, and of one shape."""
+"""Models are checked before any device is asked: whole, of a format that the units run, and of one shape."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scheduler.preview.validate import valid, valid_table
 from tests.tiny_onnx import tiny_onnx
 
 CUT = tiny_onnx(shape=("?", 3, "?", "?"))
-"""As a text detector: two dimensions of one symbol that differ."""
+"""Like a text detector: two dimensions with the same symbol that differ."""
 
 
 def looked_at(folder: Path, model: str, *, units: str = "CPU (ONNX)", measure: str = "{}") -> None:
@@ -184,7 +184,7 @@ models:
         {"x": (8, 3, 48, 320)},
     ]
     out, inputs = io.StringIO(), valid(campaign, models).inputs
-    (tmp_path / "m.onnx").unlink()  # it is read no more
+    (tmp_path / "m.onnx").unlink()  # it is not read any more
     Console(file=out, width=120).print(valid_table(campaign, models, inputs))
     assert [line.split()[-3] for line in out.getvalue().splitlines()[:3]] == [
         "shape",

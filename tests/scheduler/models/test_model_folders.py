@@ -1,4 +1,4 @@
-"""A model that is a folder: the same bytes from the same files, and nothing but files."""
+"""A model that is a folder: the same files give the same bytes, and nothing but files is accepted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def described(folder: Path, path: str, unit: str = "CPU (ONNX)") -> tuple[Path, 
 
 
 def write(folder: Path, **files: bytes) -> Path:
-    """A model, and these files."""
+    """Write a model and these files."""
     (folder / "sub").mkdir(parents=True)
     for name, content in {"net.onnx": tiny_onnx(), **files}.items():
         (folder / name.replace("__", "/")).write_bytes(content)

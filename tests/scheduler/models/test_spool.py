@@ -1,4 +1,4 @@
-"""Models are copied before a campaign is safe, and the copies go when no campaign needs them."""
+"""Models are copied before a campaign is safely stored, and the copies are removed when no campaign needs them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_copy_outlives_the_users_file(tmp_path: Path) -> None:
     assert copy.read_bytes() == b"content"
     assert (
         spool(source, model(b"content"), tmp_path / "spool") == copy
-    )  # it is there: the file is not read again
+    )  # the copy exists, so the file is not read again
 
 
 def test_a_file_that_changed_since_it_was_described_is_not_copied(tmp_path: Path) -> None:

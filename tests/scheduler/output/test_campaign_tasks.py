@@ -1,4 +1,4 @@
-"""What `watch` reads again is what changed, and nothing that changed is missed."""
+"""`watch` reads only what changed, and misses no change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FENCE = Fence(incarnation=1, number=1)
 
 @pytest.fixture
 def stores(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
-    """The scheduler's and the watcher's."""
+    """The scheduler's store and the watcher's."""
     with Store(tmp_path / "store.db") as writer, Store(tmp_path / "store.db") as reader:
         tasks = [a_task(n, campaign="c-one") for n in range(1, 6)]
         writer.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], tasks)

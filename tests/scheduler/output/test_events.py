@@ -1,4 +1,4 @@
-"""Events: readable lines, a chain that shows every change, and nothing in them that has to be kept secret."""
+"""Events: readable lines, a chain that reveals every change, and no secrets in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that took turns: what people and programs are shown of their comparison."""
+"""Models that took turns: how their comparison is shown to people and to programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHAPED = record(device=record().device.model_copy(update={"name": "mini"}))
 
 
 def raw(made: Record = SHAPED, *, alone: bool = False) -> RawResult:
-    """Of b.onnx beside a.onnx, which is 10 % quicker; `alone`: of b.onnx without any."""
+    """A result of b.onnx beside a.onnx, which is 10 % quicker; `alone`: without a.onnx."""
     task = TASK.model_copy(update={"beside": None}) if alone else TASK
     made = made.model_copy(update={"rounds": None, "ran_beside": None}) if alone else made
     row = make_row(task, TaskState.SUCCEEDED, made)
@@ -75,7 +75,7 @@ APART = "CPU (OpenVINO)"
 
 
 def of_units(name: str = "a.onnx", unit: str = APART) -> RawResult:
-    """Of b.onnx, beside a model on a unit of its own."""
+    """A result of b.onnx beside a model on its own unit."""
     other = (TASK.beside or ())[0].model_copy(update={"name": name})
     task = TASK.model_copy(update={"beside": (other,), "beside_units": (unit,)})
     ran = SHAPED.model_copy(update={"ran_beside": (RAN.model_copy(update={"unit": unit}),)})

@@ -1,4 +1,4 @@
-"""A campaign under way as a matrix: where each task stands, in the place where its median will stand."""
+"""A running campaign as a matrix: the state of each task is in the place where its median will be."""
 
 from __future__ import annotations
 

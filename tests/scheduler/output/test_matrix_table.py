@@ -1,4 +1,4 @@
-"""The matrix on a terminal of 80 columns: what stands where, what is marked, and that every line fits with whole words."""
+"""The matrix on a terminal of 80 columns: the place of each value, the marks, and that every line fits with whole words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of devices: ids to copy, units always, why one does not fit, and workers that are one device."""
+"""The list of devices: ids to copy, all units, why a device does not fit, and several workers of one device."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_a_device_is_shown_with_how_often_its_intervals_hold() -> None:
     held = {
         f"d-1 {known.advert.peer}": HeldIntervals(47, 50, (0.01, 0.04, 0.02)),
         f"d-3 {few.advert.peer}": HeldIntervals(4, 4),
-        f"d-2 {known.advert.peer}": HeldIntervals(9, 9),  # another key's: not this device
+        f"d-2 {known.advert.peer}": HeldIntervals(
+            9, 9
+        ),  # another key claims this device id, so the intervals are not this device's
     }
     assert coverage_lines([known, new, few], held) == [
         "known: 47 of 50 intervals hold the median of its other sittings (94 %); 2 % longer at both ends, 95 % do",

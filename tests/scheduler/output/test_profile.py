@@ -1,4 +1,4 @@
-"""Where a task's time went: each second is in one span, and the device's own stages lie inside the time at the device."""
+"""How a task's time was spent: each second is in one span, and the device's own stages lie within the time at the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of very many results."""
+"""The table for a very large number of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs get of a campaign."""
+"""The output about a campaign for programs."""
 
 from __future__ import annotations
 

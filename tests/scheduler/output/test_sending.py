@@ -1,4 +1,4 @@
-"""Results written to a URL: whole files with an index last, again without harm, and one clear line when it does not work."""
+"""Results written to a URL: whole files with the index last, again without harm, and one clear line when it fails."""
 
 from __future__ import annotations
 

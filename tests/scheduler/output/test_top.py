@@ -1,4 +1,4 @@
-"""`top`: all at a glance at any size of terminal; no name does harm; programs get the same as JSON."""
+"""`top`: an overview at any size of terminal; no name does harm; programs get the same data as JSON."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_it_never_outgrows_the_terminal_and_says_what_it_leaves_out(width: int, 
 def test_names_of_campaigns_models_and_devices_do_no_harm() -> None:
     bad = device("bad", WorkerState.DRAINING, running=1)
     assert bad.pong is not None
-    bad = replace(  # as no advert may be: what is refused on the way is harmless even if it were not
+    bad = replace(  # no advert may look like this, but even if it were accepted, it would do no harm
         bad,
         advert=bad.advert.model_copy(update={"name": HOSTILE}),
         pong=bad.pong.model_copy(update={"why": HOSTILE}),

@@ -1,4 +1,4 @@
-"""What a person sees of a campaign: one grammar, at any width, live or piped."""
+"""How a campaign is shown to people: one grammar, at any width, live or piped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One visitor looks around for everybody who watches, and leaves when nobody does. On a jumping clock."""
+"""One visitor looks around for all who watch, and leaves when nobody does. On a clock that jumps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Swarm:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Swarm]:
-        async with trio.open_nursery() as nursery:  # as the real ones: what is raised inside comes in a group
+        async with trio.open_nursery() as nursery:  # like the real ones, whose exceptions arrive in a group
             await trio.sleep(0.5)
             if self.dark:
                 raise Unreachable("no gate answers", hint="is it running?")
@@ -101,14 +101,14 @@ async def test_the_visitor_stays_a_while_and_then_leaves(
         await watcher.newer()
     await trio.sleep(10)
     with watcher.watching():
-        assert (await watcher.newer()).number > 1  # it had gone on looking
+        assert (await watcher.newer()).number > 1  # it had continued to look
     await trio.sleep(60)
     assert (swarm.opened, swarm.visitors) == (1, 0)
     looks = swarm.looks
     swarm.names.append("three")
     with watcher.watching():
         snapshot = await watcher.newer()
-    assert len(snapshot.devices) == 3  # what was seen long ago is not shown as if it were now
+    assert len(snapshot.devices) == 3  # old sightings are not shown as current
     assert (swarm.opened, swarm.looks) == (2, looks + 1)
 
 
@@ -148,4 +148,4 @@ async def test_a_swarm_that_takes_long_to_look_at_is_asked_less_often(
         with watcher.watching():
             await trio.sleep(200)
         nursery.cancel_scope.cancel()
-    assert swarm.looks == 5  # three of four seconds it rests
+    assert swarm.looks == 5  # it rests for three of four seconds

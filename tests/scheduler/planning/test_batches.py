@@ -59,7 +59,7 @@ def tasks(plan: Campaign) -> tuple[Task, ...]:
 
 
 def onnx(path: Path, first: int | str | None, name: str = "x") -> Path:
-    """A model that gives back its input, of shape [first, 4]."""
+    """A model that returns its input, of shape [first, 4]."""
     x = helper.make_tensor_value_info(name, TensorProto.FLOAT, [first, 4])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [first, 4])
     weight = helper.make_tensor("w", TensorProto.FLOAT, [4], [1.0] * 4)
@@ -208,7 +208,7 @@ def test_a_batch_dim_that_the_local_model_lacks_is_refused(tmp_path: Path) -> No
     )
 
 
-# -- what came of it -------------------------------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------------------------------------------
 
 
 def asked(batch: int | None, variant: str | None = None) -> Task:

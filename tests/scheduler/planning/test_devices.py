@@ -1,4 +1,4 @@
-"""A device's claim to a pool: it counts as far as the pool's manifest bears it out."""
+"""A device's claim to belong to a pool counts only as far as the pool's manifest confirms it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def advert(peer: str, *pools: str) -> Advert:
 
 
 class FakeIndex:
-    """Answers with all there are."""
+    """An index that answers with all its devices."""
 
     def __init__(self, *adverts: Advert) -> None:
         self._adverts = adverts
@@ -58,7 +58,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> OwnPool:
-    """Somebody's pool with the worker ann in it."""
+    """Another owner's pool with the worker ann in it."""
     pool = create_pool(Home.at(tmp_path / "owner"), "lab")
     pool.change(lambda m: with_member(m, PoolMember(peer=ANN, role=Role.WORKER, name="ann"), NOW))
     pool.change(lambda m: with_member(m, PoolMember(peer=EVE, role=Role.SUBMIT, name="eve"), NOW))
@@ -80,7 +80,7 @@ async def test_a_device_that_only_claims_to_be_of_a_pool_is_not_found_for_it(
     verified_index = VerifiedIndex(index, lambda: known_manifests(home, Role.SUBMIT), doubted.append)
     assert [each.peer for each in await find(verified_index, LAB, 1, TrustScope(anyone=True), NOBODY)] == [
         ANN
-    ]  # though eve is a member, who submits
+    ]  # though eve is a member, as a submitter
     assert doubted == ["lab"]
     assert index.wanted > 1
     assert {each.peer: each.pools for each in await survey(verified_index, LAB)} == {EVE: (), ANN: ("lab",)}

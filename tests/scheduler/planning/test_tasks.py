@@ -1,4 +1,4 @@
-"""From campaign to tasks: pure, numbered, pinned where the spread asks for it."""
+"""From campaign to tasks: pure, numbered, and pinned where the spread requires it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan says which devices lack the unit that theirs is to take turns with."""
+"""A plan says which devices lack the unit that their unit is to take turns with."""
 
 from __future__ import annotations
 

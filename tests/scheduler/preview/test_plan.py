@@ -1,4 +1,4 @@
-"""The plan over the live swarm: what it says of each cell, what its hash is over, and what counts as a change."""
+"""The plan over the live swarm: what it says about each cell, what its hash covers, and what counts as a change."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def planned(
     salt: int = 0,
     complete: bool = True,
 ) -> LivePlan:
-    """A plan over devices of which each says what `says` has for its name; an idle one if nothing."""
+    """A plan over devices. Each device answers with the entry of `says` for its name, or that it is idle."""
     plan = campaign(text)
     described = models(plan, salt)
     cells = derive_cells(plan, described, campaign_id="c-plan", scheduler=SCHEDULER.peer_id, devices=adverts)
@@ -281,7 +281,7 @@ def test_a_device_on_top_is_no_change_for_tasks_that_any_may_run() -> None:
 
 
 def test_cells_that_are_alike_but_for_their_device_are_compared_one_by_one() -> None:
-    """The plain form can ask for the same model on the same unit of several devices, each by its name."""
+    """The plain form can request the same model on the same unit of several devices, each by its name."""
 
     def cell(device: str, why: str = "") -> PlanCell:
         here = () if why else (device,)
@@ -365,7 +365,7 @@ def test_a_visitor_shows_a_token_of_a_minute_with_the_right_to_ask_and_no_other(
 
 
 class Crowd:
-    """An index of so many devices that it names only some of them at a time."""
+    """An index with so many devices that each answer names only some of them."""
 
     def __init__(self, adverts: list[Advert]) -> None:
         self._adverts = adverts

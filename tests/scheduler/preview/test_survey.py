@@ -33,7 +33,7 @@ TASK = Task(
 
 
 async def answer(link: Link, message: Message) -> Message:
-    """A worker whose pool caps this submitter's priorities."""
+    """A worker whose pool limits this submitter's priority."""
     if isinstance(message, ShowCredentials):
         return CredentialsReply(
             principal=SUBMITTER.peer_id, rights=(Right.STATUS,), priority=20, slots=None, left_s=60.0

@@ -1,4 +1,4 @@
-"""Explanations: every task says what it waits for and what was tried; equal stories are shown once; nothing is a blind "waiting"."""
+"""Explanations: every task says what it waits for and what was tried; equal stories are shown once; nothing is just "waiting"."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_queued_lease_shows_its_position_its_expected_start_and_what_decides(
 
 
 def answering(most: int = 100) -> LiveFacts:
-    """The worker of `begin` says the highest priority there."""
+    """The worker of `begin` reports the highest priority there."""
     return LiveFacts(SwarmVisit((advert("one"),), {WORKER: DeviceAnswer(most=most)}))
 
 

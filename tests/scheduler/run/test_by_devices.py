@@ -1,4 +1,4 @@
-"""A model of which a campaign tells URL, sha256 and size: nothing of it is fetched or needed here, each device fetches it itself."""
+"""A model for which a campaign gives URL, sha256 and size: it is neither fetched nor needed here, as each device fetches it itself."""
 
 from __future__ import annotations
 

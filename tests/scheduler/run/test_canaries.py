@@ -1,4 +1,4 @@
-"""Canaries: few at a time, never in a campaign's way, and nobody refuted for a model that is at fault."""
+"""Canaries: few at a time, never delaying a campaign, and refuting nobody when the model is at fault."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Answer = Callable[[Path, Task, int], LaunchOutput]
 
 
 def right(launch: int) -> Answer:
-    """What the record says of this launch; something else for all other inputs."""
+    """The output of this launch according to the record; another output for all other inputs."""
     return lambda model, task, seed: output(launch) if seed == seed_of(record(), launch) else OTHER
 
 

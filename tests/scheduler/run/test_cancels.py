@@ -1,4 +1,4 @@
-"""Campaigns that are cancelled, and what of them still runs somewhere."""
+"""Cancelled campaigns, and their tasks that still run somewhere."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_cancel_counts_that_comes_while_the_campaign_is_taken_up(
         return restore_some(store, campaign, after, reader)
 
     monkeypatch.setattr(service, "restore_some", restore)
-    # between two portions others have their turn: here two seconds, so that the request is looked at before the campaign is there
+    # other tasks get their turn between two portions: here for two seconds, so that the request is seen before the campaign is there
     monkeypatch.setattr(service, "SleepUntil", lambda at: SleepUntil(at + 2))
     async with world.scheduler():
         await world.until(lambda: world.store.tasks.get("c-one/1").state is TaskState.CANCELLED)

@@ -1,4 +1,4 @@
-"""Small records of trusted devices are checked at once; strangers' and large ones beside everything else, one at a time."""
+"""Small records of trusted devices are checked at once; strangers' and large records are checked in the background, one at a time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_what_a_stranger_sends_is_checked_aside_however_small_it_is() -> N
 
 
 async def test_a_record_that_may_hold_very_many_numbers_is_checked_aside_however_small_it_is() -> None:
-    """A million times that are alike take a thousand bytes."""
+    """A million equal times take a thousand bytes."""
     aside = Aside()
     aside.may_end.set()
     many = TASK.model_copy(update={"measure": TASK.measure.model_copy(update={"precision": 0.02})})
@@ -87,7 +87,7 @@ async def test_large_records_are_checked_aside_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("leaves", [0, 1])
 async def test_whoever_goes_away_leaves_the_others_their_turn(leaves: int) -> None:
-    """Also if it had the turn: its link broke."""
+    """Even if it had the turn: its link broke."""
     aside = Aside()
     checks = RecordChecks(aside)
     checked = 0

@@ -1,4 +1,4 @@
-"""What is gathered is committed at once after a quiet while, and under load a while apart; nobody is told before."""
+"""Gathered changes are committed at once after a quiet period, and at intervals under load. Nobody is told before the commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler.store.store import Store
 
 
 class Gathering:
-    """A store of numbers; each commit has when it was made and what it wrote."""
+    """A store of numbers that records when each commit was made and what it wrote."""
 
     def __init__(self) -> None:
         self.gathered: Callable[[], None] = lambda: None
@@ -75,7 +75,7 @@ async def test_after_a_commit_that_many_waited_for_the_next_one_is_later(
     async with trio.open_nursery() as nursery:
         group = GroupCommit(cast(Store, store), nursery)
         store.write(0)
-        await group.stored()  # the next one is not made at once, so that all can wait for it
+        await group.stored()  # the next commit is not made at once, so that all can wait for it
         store.write(1)
         for _ in range(waiting):
             nursery.start_soon(group.stored)
@@ -90,7 +90,7 @@ async def test_after_a_commit_that_many_waited_for_the_next_one_is_later(
 async def test_what_a_reading_has_committed_is_not_waited_for_in_vain(
     reads: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A reading commits what was gathered; what is written after it is committed like everything else."""
+    """A read commits the gathered changes; later writes are committed like all others."""
     store = Gathering()
     async with trio.open_nursery() as nursery:
         group = GroupCommit(cast(Store, store), nursery)

@@ -1,4 +1,4 @@
-"""Showing a worker what this scheduler may have done there: before anything else, no more than it needs, and again when it forgot."""
+"""Presenting this scheduler's credentials to a worker: before anything else, no more than needed, and again when the worker forgot them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def credential(name: str, expires: float = 1000.0, campaign: str = "") -> Creden
 
 
 class Worker:
-    """Takes what its `takes` names, and remembers what it was shown."""
+    """Accepts the credentials named in `takes`, and remembers those it was shown."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.network = network
@@ -122,7 +122,7 @@ async def test_a_worker_that_denies_is_shown_everything_once_and_says_whether_th
         stage.manifests = [MANIFEST]
         await stage.presenter.introduce(link)
         assert stage.worker.shown == [], "a worker has its pools' manifests already"
-        stage.have = [credential("new")]  # delegated a moment ago
+        stage.have = [credential("new")]  # delegated just now
         stage.worker.takes = {b"manifest"}
         assert await stage.presenter.retry(link)
         assert stage.worker.shown == ["manifest", "new"]
@@ -152,14 +152,14 @@ async def test_what_nears_its_end_is_shown_anew_with_what_was_renewed(autojump_c
 
 
 class Guarded(FakeWorker):
-    """Serves a scheduler that has shown what it asks for; forgets that when it restarts, or on request."""
+    """Serves a scheduler only after it has presented the required credentials; forgets them when it restarts, or on request."""
 
     def start(self) -> None:
         self.admitted = False
         self.asks_for: type[Message] = ShowCredentials
         self.log: list[str] = []
         self.forgets_after: int | None = None
-        """Runs after which it forgets once, when the next commit comes."""
+        """The number of runs after which it forgets once, at the next commit."""
         super().start()
 
     async def answer(self, link: Link, message: Message) -> Message | None:

@@ -1,4 +1,4 @@
-"""Whom a scheduler believes that another carries a campaign on."""
+"""Which proofs convince a scheduler that another one leads a campaign."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def handed(
 
 
 def proven(by: Identity, held: Iterable[Credential] = ()) -> int | None:
-    """What Ann believes of a proof that `by` makes of all it has, as well as it can."""
+    """The epoch that Ann accepts from the best proof that `by` can make of all its credentials."""
     proofs = [own_proof(by, CAMPAIGN, 1002, ANN.peer_id, held)]
     proofs += [
         make_proof(by.peer_id, CAMPAIGN, 1002, by.sign, issuer=one.issuer, token=one.token) for one in held
@@ -86,7 +86,7 @@ def believed(by: Identity, epoch: int) -> Denied:
 
 
 class Homes:
-    """Schedulers with Ann's key, and the epochs that their stores have."""
+    """Schedulers with Ann's key, and the epochs in their stores."""
 
     def __init__(self, **epochs: int) -> None:
         self.epochs = epochs
@@ -103,7 +103,7 @@ class Homes:
         return claims
 
     def ask(self, name: str, worker: str, leaders: CampaignLeaders) -> RivalKind | None:
-        """The home adopts the campaign at a worker; gives who leads it instead."""
+        """The home adopts the campaign at a worker; returns who leads it instead, if anyone."""
         claims, me = self.claims[name], ANN.peer_id
         while (denied := leaders.refuse(me, me, CAMPAIGN, self.epochs[name])) is not None:
             rival = claims.rival(CAMPAIGN, worker, denied)
@@ -151,7 +151,7 @@ def test_a_process_from_a_snapshot_leads_again_where_it_had_been_accepted() -> N
 
 @pytest.mark.parametrize("seed", range(20))
 def test_of_two_copies_that_run_one_leads_and_the_other_says_so(seed: int) -> None:
-    """Whatever the order in which they ask whom."""
+    """Whatever the order in which they ask the workers."""
     rng = random.Random(seed)
     workers = {name: CampaignLeaders(10) for name in ("one", "two", "three")}
     homes = Homes(a=rng.randrange(2, 50), b=rng.randrange(50, 99))

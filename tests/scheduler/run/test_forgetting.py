@@ -1,4 +1,4 @@
-"""A campaign that was deleted: who is asked to forget it, when, and what becomes of the answers."""
+"""A deleted campaign: which workers are asked to forget it, when, and the effect of their answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ World = Any
 
 
 class Forgetful:
-    """What a scripted worker was asked to forget, and what it answers."""
+    """What a scripted worker was asked to forget, and its answer."""
 
     def __init__(self, worker: Any) -> None:
         self.asked: list[tuple[str, str, int]] = []
@@ -65,7 +65,7 @@ async def test_the_workers_that_ran_a_campaign_are_asked_to_forget_it_and_then_n
     assert (deleted.tasks, deleted.records) == (1, 1)
     assert [row.worker for row in deleted.forgets] == [peer]
     world.new_process()
-    await world.run()  # no campaign is open: it ends once the worker was asked
+    await world.run()  # no campaign is open, so it ends once the worker was asked
     assert asked.asked == [(SCHEDULER.peer_id, "c-one", epoch)]
     assert len(mini.asked + idle.asked) == 1
     assert world.store.deletions.owed() == ()

@@ -1,4 +1,4 @@
-"""The scheduler over the in-memory swarm where workers are shared: hedged requests, giving way, queues, and campaigns that go elsewhere."""
+"""The scheduler over the in-memory swarm with shared workers: hedged requests, preemption, queues, and campaigns led elsewhere."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_task_that_waits_at_two_busy_workers_runs_once_where_it_comes_up
         assert world.task().state is TaskState.QUEUED
         await world.until(lambda: world.task().state is TaskState.SUCCEEDED)
         assert world.task().worker == quick.peer
-        await world.until(lambda: len(slow.places) == 1)  # given back at once, not when its turn comes
+        await world.until(lambda: len(slow.places) == 1)  # released at once, not when its turn comes
     assert [task for worker in (slow, quick) for task, _ in worker.ran] == ["c-one/1"]
     states = sorted(attempt.state for attempt in world.store.attempts.all("c-one"))
     assert states == [AttemptState.REFUSED, AttemptState.SUCCEEDED]

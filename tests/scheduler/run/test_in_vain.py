@@ -1,4 +1,4 @@
-"""Runs that no task waits for: their worker is told so until it has heard it; and a cancel of what another scheduler leads."""
+"""Runs that no task waits for: their worker is told until it has heard it. Also: a cancel of a campaign that another scheduler leads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASK = "c-one/1"
 
 
 class Late(FakeWorker):
-    """Stands still when it is asked to take a task, and takes it later."""
+    """Hangs when it is asked to take a task, and takes it later."""
 
     awake: trio.Event | None = None
     taken: trio.Event | None = None
@@ -40,12 +40,12 @@ class Late(FakeWorker):
             if self.taken is not None:
                 await self.taken.wait()
         if isinstance(message, Commit):
-            await trio.sleep_forever()  # asked again, it takes it once
+            await trio.sleep_forever()  # asked again, it takes the task once
         return await super().answer(link, message)
 
 
 class Breaks(FakeWorker):
-    """Ends the link over which the first cancel came, and does not carry it out."""
+    """Breaks the link on which the first cancel arrived, and does not carry it out."""
 
     broke = False
 
@@ -58,7 +58,7 @@ class Breaks(FakeWorker):
 
 
 class Adopted(FakeWorker):
-    """Says that another scheduler leads the campaign: of a cancel, and with the proof when it is asked what it holds."""
+    """Says that another scheduler leads the campaign: in answer to a cancel, and with the proof when it is asked what it holds."""
 
     async def answer(self, link: Link, message: Message) -> Message | None:
         if isinstance(message, Cancel):

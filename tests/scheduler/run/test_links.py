@@ -1,4 +1,4 @@
-"""Links to workers that answer slowly, and not to the end."""
+"""Links to workers that answer slowly, and never finish."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ async def test_a_worker_that_says_page_by_page_and_slowly_what_it_has_neither_st
         await world.until(lambda: world.states("c-two") == {TaskState.CANCELLED})
         await world.until(lambda: world.states() == {TaskState.SUCCEEDED}, seconds=100)
         assert [task for task, _ in quick.ran] == ["c-one/1"]
-        world.submit(
-            1, campaign="c-three"
-        )  # something to do for longer than a campaign that ended is remembered
+        world.submit(1, campaign="c-three")  # work that takes longer than an ended campaign is remembered
         await trio.sleep(worker.page_s * 64 + FORGET_S)
         assert world.states("c-three") == {TaskState.SUCCEEDED}
 
@@ -89,7 +87,7 @@ async def test_a_link_moves_to_a_direct_connection_as_soon_as_there_is_one_and_o
         assert by_the_gate.relayed
         world.swarm.punch(world.network.peer_id, worker.peer)
         await world.until(lambda: worker.link is not by_the_gate)
-        await by_the_gate.closed.wait()  # in good order: nothing was being said on it
+        await by_the_gate.closed.wait()  # closed normally, because no call was in progress on it
         direct = worker.link
         assert not direct.relayed
         world.swarm.kill(gate.peer_id)

@@ -1,4 +1,4 @@
-"""Workers and schedulers that die, fall silent or restart: what they held goes on elsewhere, and nothing is recorded twice."""
+"""Workers and schedulers that die, fall silent or restart: their tasks continue elsewhere, and nothing is recorded twice."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ async def test_a_worker_that_dies_in_mid_run_loses_its_tasks_to_another(
         died = trio.current_time()
         first.die()
         await world.until(lambda: world.states() == {TaskState.SUCCEEDED})
-        assert trio.current_time() - died < 6  # its port refuses: it is not waited for as silence would be
+        assert (
+            trio.current_time() - died < 6
+        )  # its port refuses connections, so the wait is shorter than for a silent worker
         assert {task for task, _ in second.ran} == {"c-one/1", "c-one/2"}
     lost = [row for row in world.store.attempts.all("c-one") if row.state is AttemptState.LOST]
     assert [(row.worker, row.reason) for row in lost] == [(first.peer, Reason.LOST)]
@@ -106,7 +108,7 @@ async def test_a_scheduler_that_was_killed_carries_on_and_nothing_runs_twice(
 async def test_a_scheduler_killed_before_it_asked_asks_again(world: World, autojump_clock: MockClock) -> None:
     worker = world.worker("mini")
     world.submit(1)
-    # the very state that a kill between intent and commit leaves
+    # the state that a kill between intent and commit leaves
     world.store.attempts.begin([CommitTo("c-one/1", 1, "c-one/1/1", worker.peer, "mini", 1)])
     world.store.workers.save(worker.peer, "mini", worker.advert.addresses)
     await world.run()

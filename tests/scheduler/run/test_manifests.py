@@ -1,4 +1,4 @@
-"""The campaign manifests of a home: made once, the same after a restart, gone when the campaign is."""
+"""The campaign manifests of a home: created once, the same after a restart, removed with the campaign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which workers a scheduler names to one that is about to fetch a model."""
+"""Which workers a scheduler names as sources to a worker that is about to fetch a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT = ("/ip4/192.0.2.7/tcp/4102",)
 
 @dataclass
 class Core:
-    """What is used of the core."""
+    """The part of the core that is used."""
 
     state: State = field(default_factory=lambda: State(random.Random(1)))
     fetching: set[str] = field(default_factory=set)

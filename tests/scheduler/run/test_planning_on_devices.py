@@ -1,4 +1,4 @@
-"""Campaigns of which each device gets its own tasks: planned on those that are there."""
+"""Campaigns in which each device gets its own tasks, planned on the devices that are present."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def over_devices(
     limit_s: float | None = None,
     trust: TrustText = "mine",
 ) -> None:
-    """A campaign whose tasks are fixed once the devices are seen."""
+    """Submit a campaign whose tasks are fixed once the devices are seen."""
     spec = Campaign(
         campaign="everywhere",
         models=(ModelEntry(path="tiny.onnx"),),
@@ -118,7 +118,7 @@ async def test_a_cancel_that_comes_between_the_last_look_and_the_plan_is_heeded(
 
 
 def of_many_models(world: World, models: int) -> None:
-    """A campaign that a scheduler plans because it has so many tasks."""
+    """Submit a campaign with so many tasks that the scheduler plans them."""
     spec = Campaign(
         campaign="many",
         models=tuple(ModelEntry(path=f"m{n}.onnx") for n in range(models)),
@@ -198,7 +198,9 @@ async def test_a_campaign_that_makes_too_many_tasks_fails_and_leaves_none(
 ) -> None:
     monkeypatch.setattr(devices, "PORTION", 2)
     monkeypatch.setattr(devices, "derive", partial(derive, most=3))
-    monkeypatch.setattr(tasks, "least_tasks", lambda campaign: 1)  # as of one that is spread over devices
+    monkeypatch.setattr(
+        tasks, "least_tasks", lambda campaign: 1
+    )  # like a campaign that is spread over devices
     of_many_models(world, 5)
     await world.run()
     row = world.store.campaigns.get("c-many")
@@ -284,7 +286,7 @@ async def test_a_scheduler_that_is_stopped_while_a_campaign_waits_for_its_device
     def models(campaign: str) -> Any:
         nonlocal looks
         looks += 1
-        if looks == 100:  # it would go on for ever
+        if looks == 100:  # otherwise it would never end
             world.store.campaigns.end("c-all")
         return read(campaign)
 

@@ -1,4 +1,4 @@
-"""The scheduler process around the service: what it waits for, and what it ends with."""
+"""The scheduler process around the service: what it waits for, and how it ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SILENT = StoreUnreachable("postgresql://db/sark: the server does not answer")
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, *ends: BaseException | float) -> list[float]:
-    """Each life of the service ends with an error, or well after so many seconds. Gives when each began."""
+    """Each life of the service ends with an error, or normally after some seconds. Returns when each began."""
     began: list[float] = []
     left = list(ends)
 

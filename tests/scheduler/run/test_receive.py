@@ -1,4 +1,4 @@
-"""A record counts only if its worker signed it and it speaks of the very thing that was asked for."""
+"""A record counts only if its worker signed it and it matches the task exactly."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_failed_record_may_have_less_than_was_asked_for_and_never_more(samples
 
 @pytest.mark.parametrize("where", ["samples", "warm-up samples", "numbers of blocks", "times in series"])
 def test_what_the_task_does_not_ask_for_is_counted_before_it_is_read(where: str) -> None:
-    """Reading would find the negative time."""
+    """Reading the record would find the negative time."""
     bomb, one = zlib.compress(b"\x01" * 100_000), pack_samples([1, 2, 3])
     timing = Timing(samples=one, warmup=one, cpu_s=0, wall_s=0)
     bombs: dict[str, dict[str, object]] = {
@@ -329,7 +329,7 @@ def test_a_run_on_more_threads_than_were_asked_for_is_none_of_what_was_asked_for
     ran = RunFacts(unit=UNIT, driver="onnx", runtime="r", threads=threads)
     request = task_body(task)
     result, body = made({"ran": ran, "task_sha256": hashlib.sha256(request).hexdigest()})
-    if threads <= 2:  # a device with fewer cores takes fewer, and its row says so
+    if threads <= 2:  # a device with fewer cores uses fewer threads, and its row says so
         assert check(result, body, WORKER.peer_id, task, request)[0].ran == ran
         return
     with pytest.raises(RemoteProtocolError, match="ran on 3 threads, the task asks for 2"):

@@ -1,4 +1,4 @@
-"""What a restart takes up from the store."""
+"""What a restart restores from the store."""
 
 from __future__ import annotations
 

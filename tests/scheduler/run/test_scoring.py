@@ -1,4 +1,4 @@
-"""Answers are scored once their record is stored: nothing waits for a metric but the end of its campaign."""
+"""Answers are scored once their record is stored; only the end of the campaign waits for the scores."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def submit(world: World, tasks: int = 1, campaign: str = "c-one") -> None:
-    """An evaluated campaign; a worker that answers."""
+    """Submit an evaluated campaign and add a worker that answers."""
     (world.spool / EXAMPLES.sha256).write_bytes(b"e" * EXAMPLES.size)
     worker = world.worker("mini")
     worker.outcome = lambda task: {"answers": ANSWERS} if task.examples is not None else {}

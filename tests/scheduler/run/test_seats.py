@@ -1,4 +1,4 @@
-"""A process among several that share a store: its key, its tokens, and which campaigns it takes."""
+"""A process among several that share a store: its key, its tokens, and the campaigns that it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results on their way to a URL: sent when their campaign has ended, tried again, and gone on with by the next process."""
+"""Results on their way to a URL: sent when their campaign has ended, retried, and continued by the next process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEC = parse_campaign(
 
 
 class Storage:
-    """Takes results, after so many refusals."""
+    """Accepts results after a number of refusals."""
 
     def __init__(self, refusals: int = 0) -> None:
         self.refusals = refusals

@@ -1,4 +1,6 @@
-"""The whole scheduler over the in-memory swarm, against scripted workers that speak the protocol. Time jumps; nothing waits in earnest."""
+"""The whole scheduler over the in-memory swarm, against scripted workers that speak the protocol. Time jumps, so nothing waits in real
+time.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ async def test_a_queued_task_moves_from_a_busy_worker_to_one_that_turns_up_idle(
     world.submit(2)
     async with world.scheduler():
         await world.until(lambda: world.states() == {TaskState.QUEUED, TaskState.RUNNING})
-        idle = world.worker("idle", seconds=1.0)  # met when the index is asked again
+        idle = world.worker("idle", seconds=1.0)  # found when the index is asked again
         await world.until(lambda: TaskState.SUCCEEDED in world.states())
         (moved,) = (task for task in world.store.tasks.all("c-one") if task.state is TaskState.SUCCEEDED)
         assert moved.worker == idle.peer
@@ -193,7 +195,7 @@ async def test_a_device_that_turns_up_within_the_wait_gets_the_task(
 async def test_a_device_that_went_away_is_waited_for_also_by_a_scheduler_that_was_restarted_meanwhile(
     world: World, autojump_clock: MockClock, hours: int
 ) -> None:
-    """The device is in no answer of the index any more. After more than a day it counts as one that never was."""
+    """The index no longer lists the device. After more than a day it counts as one that never existed."""
     worker, at = world.worker("mini", seconds=30.0), [time.time()]
     world.wall = lambda: at[0]
     world.store.wall = world.wall

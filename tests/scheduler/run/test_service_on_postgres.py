@@ -1,4 +1,4 @@
-"""The service with its store on a PostgreSQL server: the tests that go through every write, once more."""
+"""The service with its store on a PostgreSQL server: repeats the tests that cover every write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.scheduler.run import test_service as same
 
 @pytest.fixture
 def world_place(postgres: str) -> ServerLocation:
-    """Instead of a file."""
+    """Replaces the store in a file."""
     return on_server(postgres)
 
 

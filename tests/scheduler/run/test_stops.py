@@ -1,4 +1,4 @@
-"""A cancel that a device has not confirmed: it is said so, asked again, and over when its lease is."""
+"""A cancel that a device has not confirmed: it is reported, repeated, and over when the run's lease is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASK = "c-one/1"
 
 
 async def cancelled_unheard(world: World) -> Any:
-    """A worker that runs the only task of a cancelled campaign and does not answer any more; and no scheduler."""
+    """A worker that runs the only task of a cancelled campaign and does not answer any more; no scheduler runs."""
     worker = world.worker("mini", seconds=10_000.0)
     world.submit(1)
     async with world.scheduler():
@@ -60,7 +60,7 @@ async def test_a_stop_that_was_not_confirmed_is_said_and_told_again_by_the_next_
     worker.mute, worker.cancelled = (), []
     world.new_process()
     began = trio.current_time()
-    await world.run()  # no campaign is open: it stays until the stop is confirmed, and no longer
+    await world.run()  # no campaign is open, so it stays until the stop is confirmed, and no longer
     assert trio.current_time() - began < 30
     assert worker.cancelled == [TASK]
     assert world.store.attempts.unconfirmed() == ()
@@ -81,7 +81,7 @@ async def test_a_stop_is_told_again_as_soon_as_the_worker_is_back(
         with Store(world.store_path) as other:
             other.campaigns.request_cancel("c-one")
         await world.until(lambda: bool(world.store.attempts.unconfirmed("c-one")))
-        await trio.sleep(200)  # it is forgotten by then that the worker had something of the campaign
+        await trio.sleep(200)  # by then it is forgotten that the worker had a task of the campaign
         worker.mute, worker.cancelled = (), []
         await world.until(lambda: not world.store.attempts.unconfirmed("c-one"), 30)
     assert worker.cancelled == [TASK]

@@ -1,4 +1,4 @@
-"""A running scheduler and workers that it trusts, does not trust, and ceases to trust."""
+"""A running scheduler and workers that it trusts, does not trust, and no longer trusts."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_a_worker_that_comes_to_be_trusted_in_mid_campaign_gets_tasks(
 async def test_no_model_goes_to_a_worker_whose_trust_ended_while_it_holds_a_task(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """It asks by the hash that it knows from its task."""
+    """The worker asks by the hash that it knows from its task."""
     worker = world.worker("mini", seconds=1000.0)
     worker.stop = lambda held, cancel: None  # type: ignore[method-assign]
     world.submit(1)

@@ -1,4 +1,4 @@
-"""A whole store out and in again, between both sorts of place, and what is removed when it is old."""
+"""A whole store exported and imported, between both kinds of store; and the removal of old data."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_all_that_goes_out_comes_in_byte_for_byte_and_a_second_time_changes_noth
             assert check_chain(other.events.all(campaign), other.events.count(campaign)) is None
         assert other.results.rows("c-one")[0].record == BODY
         assert other.results.page() == store.results.page()
-        other.campaigns.next_epoch("c-open")  # and it goes on, with the chain
+        other.campaigns.next_epoch("c-open")  # the campaign and its chain continue
         assert check_chain(other.events.all("c-open"), other.events.count("c-open")) is None
         assert [task.state for task in other.tasks.all("c-open")][2] is TaskState.PENDING
 

@@ -1,4 +1,4 @@
-"""A stranger that was refuted: what it measured for campaigns under way is doubted, and nothing else."""
+"""A refuted stranger: its measurements for open campaigns are doubted, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store in a file: a full disk, a lock, junk."""
+"""A store in a file: a full disk, a lock, damaged content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of tasks is gathered in memory and committed together."""
+"""Changes of tasks are gathered in memory and committed together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def place(tmp_path: Path) -> Path:
 
 @contextmanager
 def store_of(place: StorePlace, tasks: int) -> Iterator[Store]:
-    """A store with one campaign of so many tasks."""
+    """A store with one campaign of `tasks` tasks."""
     with Store(place) as store:
         World(None, None, place, place, None, None, store).submit(tasks)  # type: ignore[arg-type]
         yield store

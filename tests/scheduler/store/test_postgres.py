@@ -1,4 +1,4 @@
-"""A store on a PostgreSQL server: who is let in, what breaks, and who shares it. The server is a real one."""
+"""A store on a PostgreSQL server: who has access, what breaks, and who shares it. The server is a real one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def named(store: Store, campaign: str = "c-one") -> None:
 
 
 def write_around(store: Store, happens: Callable[[sa.Connection], object]) -> None:
-    """Something happens between two events of one transaction."""
+    """Let something happen between two events of one transaction."""
     with store.database.transaction() as c:
         store.events.append(c, "c-one", "half.done", None)
         happens(c)
@@ -36,7 +36,7 @@ def write_around(store: Store, happens: Callable[[sa.Connection], object]) -> No
 
 
 def cut_off(store: Store, pid: int) -> None:
-    """End the server's process for another connection."""
+    """End the server's process of another connection."""
     store.database.connection.exec_driver_sql(f"SELECT pg_terminate_backend({pid})")
 
 
@@ -48,7 +48,7 @@ def store(postgres: str) -> Store:
 
 
 def refusal(url: sa.URL) -> ResourceError:
-    """How opening a store there ends; it never tells a password."""
+    """The error when a store is opened there, which never contains a password."""
     with pytest.raises(ResourceError) as error:
         Store(ServerLocation(url, "sark_nobody"))
     for text in (str(error.value), error.value.hint, repr(error.value)):
@@ -137,7 +137,7 @@ def test_a_full_disk_of_the_server_is_one_clear_line_and_nothing_is_lost(store: 
 
 def test_a_writer_waits_for_another_and_says_so_when_that_takes_too_long(store: Store) -> None:
     with Store(store.location) as other, store.database.transaction():
-        assert len(other.tasks.all("c-one")) == 1  # who reads never waits
+        assert len(other.tasks.all("c-one")) == 1  # readers never wait
         assert isinstance(other.database.backend, PostgreSQL)
         other.database.backend.busy_ms = 20
         with pytest.raises(ResourceError, match="locked"):

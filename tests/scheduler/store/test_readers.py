@@ -1,4 +1,4 @@
-"""Rows a page at a time: with their replicas and sittings, and without the rest of the campaign."""
+"""Rows one page at a time: with their replicas and sittings, and without the rest of the campaign."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from scheduler.store.store import Store
 from tests.scheduler.core_parts import PEERS, SCHEDULER, SHA, UNIT, a_task
 
 CELL = {1: (1, 2, 3), 4: (4, 6, 8), 5: (5, 7, 9), 11: (11, 13), 12: (12, 14)}
-"""Sittings of one cell each, by the first: with a step of 1; on two devices; of two replicas."""
+"""First sitting → the sittings of its cell: with a step of 1; on two devices; of two replicas."""
 
 
 def tasks() -> list[Task]:
@@ -86,7 +86,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         opened.campaigns.create(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], made)
         first = {n: first for first, cell in CELL.items() for n in cell}
         for n, task in enumerate(made, 1):
-            if n != 3:  # the third sitting of its cell is still to come
+            if n != 3:  # the third sitting of its cell is not there yet
                 finish(opened, task, device=first.get(n, n) % 2)
         yield opened
 

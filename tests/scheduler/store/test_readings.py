@@ -1,4 +1,4 @@
-"""The file of live readings: newest by worker, nothing old, and no harm where it is missing or broken."""
+"""The file of live readings: the newest of each worker, nothing old, and no harm where the file is missing or broken."""
 
 from __future__ import annotations
 

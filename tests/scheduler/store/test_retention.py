@@ -1,4 +1,4 @@
-"""Old campaigns are deleted by a time that no jump of the clock moves."""
+"""Old campaigns are deleted at a time that no jump of the clock affects."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class RetentionHome:
         return Store(self.folder / "store.db", wall=lambda: self.wall)
 
     def ended(self, *names: str) -> None:
-        """Campaigns that end now."""
+        """Create campaigns that end now."""
         with self.open() as store:
             for name in names:
                 store.campaigns.create(NewCampaign(name, name, "12D3Koo", "{}"), [], [])
                 store.campaigns.end(name)
 
     def step(self, passed_s: float = 0.0) -> list[str]:
-        """What a process deletes that has run for so long since its last look."""
+        """The campaigns that a process deletes which has run for `passed_s` since its last look."""
         return list(Retention(self.folder, "90d", self.open, lambda: self.wall).step(passed_s))
 
     def days(self, number: int) -> list[str]:
-        """Days that the process runs through."""
+        """The campaigns deleted while the process runs for that many days."""
         deleted = []
         for _ in range(number):
             self.wall += DAY_S

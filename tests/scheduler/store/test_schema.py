@@ -1,4 +1,4 @@
-"""The version and the text order of a store's schema, on both engines."""
+"""The version of a store's schema and its order of texts, on both engines."""
 
 from __future__ import annotations
 

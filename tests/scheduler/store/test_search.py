@@ -1,4 +1,4 @@
-"""Lists and pivots over all results, on both sorts of place."""
+"""Lists and pivots over all results, on both kinds of store."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_what_has_ended_is_listed_the_latest_first_a_page_at_a_time(store: Store
     campaign(store, "c-one", 7)
     assert store.results.page().results == ()
     for n in range(1, 6):
-        clock.now += n % 2  # some end at one instant
+        clock.now += n % 2  # some end at the same instant
         finish(store, "c-one", n, "mini", n)
     store.attempts.end_pending(EndPending(["c-one/6"], TaskEvent.CANCEL, reason=Reason.CANCELLED))
     result, after = [], None
@@ -115,7 +115,7 @@ def test_what_has_ended_is_listed_the_latest_first_a_page_at_a_time(store: Store
         if after is None:
             break
         clock.now += 1
-        if len(result) == 2:  # what ends meanwhile moves nothing
+        if len(result) == 2:  # a task that ends meanwhile shifts no page
             finish(store, "c-one", 7, "mini", 7)
     assert sorted(result) == [f"c-one/{n}" for n in range(1, 7)]
     assert len(store.results.page().results) == 7

@@ -1,4 +1,4 @@
-"""Several scheduler processes on one store: who leads which campaign, and what is left of one that died. The server is a real one."""
+"""Several scheduler processes on one store: which one leads which campaign, and what a dead process leaves. The server is a real one."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def submit(store: Store, *campaigns: str) -> None:
 
 
 def time_runs_out(store: Store, seat: int) -> None:
-    """As after ten seconds without a word of its process."""
+    """Let a seat expire, as after ten seconds without a renewal by its process."""
     with store.database.transaction() as c:
         c.execute(t.seats.update().where(t.seats.c.seat == seat).values(until=t.seats.c.until - TERM_S))
 
 
 @pytest.fixture
 def seated(postgres: str) -> Iterator[Open]:
-    """Opens the store for one more process, which takes a seat from the place given."""
+    """Opens the store for one more process, which takes a seat, starting from the given place."""
     location: ServerLocation = on_server(postgres)
     with ExitStack() as stack:
 

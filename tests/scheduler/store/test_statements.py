@@ -1,4 +1,4 @@
-"""Statements that go to the database's driver by themselves: they give and raise what the library would."""
+"""Statements passed directly to the database's driver: they return and raise what the library would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store: one transaction for each function, nothing lost by kill -9, a full disk or a second writer."""
+"""The store: one transaction for each function, and nothing lost by kill -9, a full disk or a second writer."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def result(
 
 @pytest.fixture
 def store(place: Location) -> Iterator[Store]:
-    """On SQLite, then on PostgreSQL."""
+    """A store on SQLite, then on PostgreSQL."""
     with Store(place, wall=lambda: 1000.0) as made:
         fill(made)
         yield made
@@ -246,7 +246,7 @@ def test_what_the_table_does_not_allow_changes_nothing(store: Store) -> None:
         begin(store, attempt=2)
     with pytest.raises(LocalProtocolError):
         store.attempts.begin([CommitTo("c-one/2", 5, "k", WORKER, "d", 1)])
-    with pytest.raises(LocalProtocolError):  # nothing of it runs that it could go beside
+    with pytest.raises(LocalProtocolError):  # the task has no run that the hedge could go beside
         store.attempts.begin([CommitTo("c-one/2", 1, "k", WORKER, "d", 1, hedge=True)])
     with pytest.raises(LocalProtocolError):
         store.attempts.record_grant(RecordGrant("c-one/1", 4, lease="l", fence=FENCE, queued=True))
@@ -329,7 +329,7 @@ store = Store(place)
 
 
 def run_in_child(place: Location, script: str) -> list[str]:
-    """The command of a process that opens the store there and does what `script` says."""
+    """The command of a process that opens the store and runs `script`."""
     where = [str(place)] if isinstance(place, Path) else [place.url.render_as_string(False), place.schema]
     return [sys.executable, "-c", OPEN + script, *where]
 

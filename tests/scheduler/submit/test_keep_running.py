@@ -1,4 +1,4 @@
-"""A service of a home runs the campaigns that are open in its store."""
+"""A service of a home runs the open campaigns of its store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retrying: only what failed or was cancelled, under new names, with the models it needs; the old campaign is left as it is."""
+"""Retrying: only failed or cancelled tasks, under new names, with the models they need; the old campaign stays unchanged."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def ended(home: Home, tasks: list[Task], done: tuple[int, ...] = ()) -> Store:
-    """A campaign of which the tasks in `done` succeeded and the others failed."""
+    """A campaign whose tasks in `done` succeeded, while the others failed."""
     store = Store(home.store, wall=lambda: 1000.0)
     store.campaigns.create(
         NewCampaign("c-old", "t", OLD, SPEC.model_dump_json(), attempts=7, priority=30),

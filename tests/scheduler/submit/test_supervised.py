@@ -1,4 +1,4 @@
-"""A scheduler whose supervisor is gone starts another, which takes over."""
+"""A scheduler whose supervisor is gone starts another supervisor, which takes over."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if len((folder / "lives").read_text().split()) == 1:
         check()
         HOW
 """
-"""Its first life has a supervisor that is gone. Each life notes its supervisor."""
+"""A program whose first life has a supervisor that is gone. Each life writes down its supervisor."""
 
 
 def lives(folder: Path, how: str) -> list[str]:
-    """Run it to the end of the last life; gives the supervisor of each."""
+    """Run the program to the end of its last life; returns the supervisor of each life."""
     (folder / "life.py").write_text(SCHEDULER.replace("HOW", how))
     subprocess.run(
         [sys.executable, str(folder / "life.py"), str(folder)],
         env={**os.environ, SUPERVISOR: "0", "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,  # the supervisor has it too: it is read until that has ended as well
+        stdout=subprocess.PIPE,  # the supervisor inherits it, so the output ends only when the supervisor has ended, too
         stderr=subprocess.STDOUT,
         check=False,
     )

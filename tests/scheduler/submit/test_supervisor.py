@@ -1,4 +1,4 @@
-"""A scheduler that crashed is started again, and people hear of it."""
+"""A scheduler that crashed is restarted, and the user is told."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIGKILL = -9
 def supervised(
     lives: Sequence[tuple[int, float]], *, taken: Iterator[bool] | None = None
 ) -> tuple[int, list[float]]:
-    """Each life is an exit code and how many seconds it took. Gives the code, and the pauses between them."""
+    """Each life is an exit code and its duration in seconds. Returns the exit code, and the pauses between the lives."""
     ends, pauses, now = iter(lives), [], 0.0
 
     def run() -> int:

@@ -1,4 +1,4 @@
-"""Whom a submitter trusts: the strongest reason, and who answers for it."""
+"""Whom a submitter trusts: the strongest reason, and the trust root."""
 
 from __future__ import annotations
 

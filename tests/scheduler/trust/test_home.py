@@ -48,7 +48,7 @@ def test_a_homes_own_worker_and_its_own_pool_are_own_and_other_pools_have_their_
 
 
 def test_pools_of_two_keys_that_are_called_alike_are_told_apart(home: Home) -> None:
-    """Whoever makes a pool names it: the trust of its rows must not read as that of another."""
+    """The creator of a pool chooses its name, so the trust of its rows must not read like that of another pool."""
     for name, peer in (("lab", ANN), ("Iab", BEN)):
         create_pool(home, name).change(lambda m, peer=peer: with_member(m, worker(peer), NOW))
     texts = [read_book(home, NOW).trust_of(peer).text for peer in (ANN, BEN)]

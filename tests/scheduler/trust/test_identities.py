@@ -1,4 +1,4 @@
-"""A device id belongs to the key that it was first used with, and to others only where one signer says so."""
+"""A device id belongs to the key that it was first used with, and to other keys only where one signer says so."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_device_is_disputed_where_two_keys_have_equal_right_to_it(
 
 
 def test_whoever_has_a_ticket_of_the_homes_pool_does_not_get_the_id_of_the_homes_own_machine() -> None:
-    """The list has what the joiner said of itself."""
+    """The list contains what the joining worker claimed about itself."""
     book = TrustBook("me", home=A, own=frozenset({A, B}), signed={"d1": {"home": frozenset({B})}})
     seen = claims(book)
     for key in (B, A, B):

@@ -1,4 +1,4 @@
-"""Trusted devices are found by their keys, however many strangers there are."""
+"""Trusted devices are found by their keys, however many strangers exist."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def advert(name: str) -> Advert:
 
 
 class CrowdedIndex:
-    """Answers with the first devices that fit, and no more than were wanted."""
+    """An index that answers with the first devices that fit, and no more than were wanted."""
 
     def __init__(self, *adverts: Advert) -> None:
         self.adverts = adverts

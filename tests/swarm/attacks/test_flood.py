@@ -1,6 +1,6 @@
 """Floods over real sockets: many keys from one network, which here is the /24 of an address of this machine.
 
-What is asserted each time: an honest peer from elsewhere is served while the flood goes on, and nothing of it is left behind.
+Each test asserts that an honest peer from elsewhere is served while the flood goes on, and that the flood leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ECHO = "/sark/echo/1"
 SHARE = 6
 FLOOD = 18
 FROM = "127.0.1.7"
-"""Where the flood comes from: another /24 than 127.0.0.1's."""
+"""The source address of the flood: in another /24 than 127.0.0.1."""
 
 
 async def echo(stream: Stream) -> None:
@@ -85,7 +85,7 @@ async def test_many_keys_from_one_network_get_its_share_of_connections_and_leave
         async with AsyncExitStack() as stack:
             for number in range(FLOOD):
                 keys = create_new_key_pair(Identity.from_seed(f"flood {number}").seed)
-                with contextlib.suppress(Exception):  # however a closed door shows
+                with contextlib.suppress(Exception):  # whatever error a closed port causes
                     link = await stack.enter_async_context(attack(victim, keys=keys, source=FROM))
                     await link.speak(ECHO, b"x" * 10_000)
             assert len(victim.connected()) == SHARE
@@ -130,7 +130,7 @@ async def test_connections_that_send_no_first_message_take_no_turn_from_their_ad
 
 
 async def reserve_from(gate: HostNetwork, node: HostNetwork, source: str, times: int = 1) -> list[int]:
-    """Statuses that a node gets that comes from that address, and says in its message that it is somebody else."""
+    """The statuses that a node gets which comes from that address, and claims in its message to be another peer."""
     await node.swarm.punch(
         ID(peer_id_bytes(gate.peer_id)), gate.addresses[0], (source, 0), as_responder=False
     )
@@ -165,7 +165,7 @@ async def test_a_flood_of_reservations_leaves_room_for_others_and_ends_with_its_
             async with open_host(honest_id) as honest:
                 with pytest.raises(
                     Unreachable
-                ):  # the name in their messages gave it nothing, and took nothing from it
+                ):  # the name in their messages neither gave it anything nor took anything from it
                     await node.connect(
                         honest.peer_id, [f"{gate.addresses[0]}/p2p/{gate.peer_id}/p2p-circuit"]
                     )
@@ -175,7 +175,7 @@ async def test_a_flood_of_reservations_leaves_room_for_others_and_ends_with_its_
 
 
 async def test_a_node_that_is_asked_to_dial_back_calls_nobody_but_who_asks() -> None:
-    """Whatever ports and gates the message names: a listener on another address of this machine is not called."""
+    """Whatever ports and gates the message names, a listener on another address of this machine is not called."""
     calls: list[str] = []
 
     async def bystander(stream: trio.SocketStream) -> None:
@@ -195,6 +195,6 @@ async def test_a_node_that_is_asked_to_dial_back_calls_nobody_but_who_asks() -> 
             answer = await links.call(gate.peer_id, gate.addresses, DialBack(ports=(port,)), max_wait_s=8)
             assert isinstance(answer, DialBackReply)
             assert answer.observed.startswith("/ip4/127.0.0.1/")
-            assert answer.reached == ()  # somebody answers there, but not with the asker's key
+            assert answer.reached == ()  # a node answers there, but not with the asker's key
         nursery.cancel_scope.cancel()
     assert calls == ["127.0.0.1"]

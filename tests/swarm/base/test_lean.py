@@ -1,4 +1,4 @@
-"""libp2p and structlog without what a node never uses."""
+"""libp2p and structlog without the parts that a node never uses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ UNUSED = (
     "trio_websocket",
     "libp2p.kad_dht.kad_dht",
 )
-"""What libp2p 0.8.1 imports and a node does not need."""
+"""Modules that libp2p 0.8.1 imports and a node does not need."""
 
 
 def of_program(program: str) -> list[str]:
-    """The words that a program prints in an interpreter of its own."""
+    """The words that a program prints, run in a separate interpreter."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=False
     )

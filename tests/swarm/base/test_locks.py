@@ -33,7 +33,7 @@ def test_a_second_process_on_the_same_folder_learns_which_one_has_it(tmp_path: P
 def test_a_folder_is_held_also_where_the_disk_is_full(tmp_path: Path) -> None:
     code = (
         "import resource, sys; from pathlib import Path; from swarm.base.locks import lock_folder\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  # no file takes a single byte more
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  # no file can grow by a single byte
         f"with lock_folder(Path({str(tmp_path)!r})): print('held')"
     )
     done = subprocess.run(

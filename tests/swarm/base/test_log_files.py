@@ -1,4 +1,4 @@
-"""The log files of a home: written by one process, rotated, and read again by time, level, role and what they are about."""
+"""The log files of a home: written by one process, rotated, and read back by time, level, role and subject."""
 
 from __future__ import annotations
 

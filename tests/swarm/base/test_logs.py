@@ -39,7 +39,7 @@ def test_both_kinds_of_loggers_write_json_lines(lines: io.StringIO) -> None:
 
 
 def flood(clock: list[float], lines: io.StringIO, peers: int, seconds: int, rate: int = 100) -> str:
-    """What is written of warnings by so many keys in turn."""
+    """The output for warnings about `peers` keys in turn."""
     set_up_logs(lines, clock=lambda: clock[0])
     log = structlog.get_logger("ours")
     for number in range(seconds * rate):

@@ -1,4 +1,4 @@
-"""Names that look alike are told apart by their keys."""
+"""Names that look alike are distinguished by their keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A live view: what the terminal shows is always the last picture, and only what has changed is written."""
+"""A live view: the terminal always shows the last picture, and only changes are written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STEP = re.compile(r"\x1b\[(\d+);1H|\x1b\[([KJ])|\x1b\[[?\d;]*[a-zA-Z]|([^\x1b]+
 
 
 class Glass:
-    """As much of a terminal as is wanted here: single-width letters, the cursor, erasing."""
+    """The part of a terminal that is needed here: single-width letters, the cursor, erasing."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows
@@ -152,7 +152,7 @@ def test_the_terminal_is_given_back_however_it_ends(how: type[BaseException] | N
 
 
 class Slow(io.StringIO):
-    """A terminal that is taking a picture when a signal comes: Python lets no handler write to its file meanwhile."""
+    """A terminal that is receiving a picture when a signal arrives: meanwhile Python lets no handler write to its file."""
 
     def __init__(self, fd: int) -> None:
         super().__init__()

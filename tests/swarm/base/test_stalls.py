@@ -1,4 +1,4 @@
-"""A turn of the loop that computes for long is noticed, by the processor time that it took."""
+"""A turn of the loop that computes for long is detected by the processor time that it took."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_step_that_computes_for_long_is_reported_with_its_name() -> None:
 
 
 class Turns:
-    """A loop whose turns take as long as the test says."""
+    """A loop whose turns last as long as the test says."""
 
     def __init__(self) -> None:
         self.spent = self.now = 0.0

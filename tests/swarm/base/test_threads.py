@@ -1,4 +1,4 @@
-"""What blocks in one kind of work does not wait for another kind."""
+"""Blocking calls of one kind of work do not wait for another kind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_each_run_of_trio_has_pools_of_its_own() -> None:
 
 
 async def test_a_clock_that_jumps_waits_for_short_work(autojump_clock: MockClock) -> None:
-    """Of the tests themselves: else deadlines pass on a busy machine while a thread has not had its turn."""
+    """Concerns the tests themselves: otherwise deadlines pass on a busy machine before a thread has had its turn."""
 
     async def beside() -> None:
         await trio.sleep(5)

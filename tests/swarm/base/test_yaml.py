@@ -1,4 +1,4 @@
-"""The strict reader: what it makes of good text, and one clear line for everything else."""
+"""The strict reader: its result for good text, and one clear line for everything else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarm.base.yaml import MAX_BYTES, MAX_DEPTH, MAX_VALUES, Document, parse_do
 
 
 def outcome(data: bytes, file: str = "c.yaml") -> Document | CampaignError:
-    """Either; anything else that is raised goes on to the test."""
+    """The document or the error; any other exception fails the test."""
     try:
         return parse_document(data, file)
     except CampaignError as exc:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @pytest.fixture(autouse=True)
 def _blocking_calls_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock does not wait for threads."""
+    """Run blocking calls in place, because the clock does not wait for threads."""
 
     async def run_sync(call: Callable[..., T], *arguments: Any, **_: Any) -> T:
         await trio.lowlevel.checkpoint()

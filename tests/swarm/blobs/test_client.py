@@ -109,7 +109,7 @@ async def test_beyond_the_end_there_is_nothing_and_the_holder_lives_on(
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a file that opens and cannot be read")
 async def test_a_file_that_cannot_be_read_is_absent(pair: tuple[MemoryNetwork, MemoryNetwork]) -> None:
     holder, taker = pair
-    unreadable = Path("/proc/self/mem")  # its first page is nobody's: reading it is an I/O error
+    unreadable = Path("/proc/self/mem")  # its first page is not mapped: reading it is an I/O error
     serve_blobs(holder, serving(unreadable))
     with trio.fail_after(5), pytest.raises(Refused) as error:
         await take(taker, holder, bytearray().extend)

@@ -1,4 +1,4 @@
-"""A model from the swarm and from a place that is no peer, side by side: whatever that place does, the model is right and comes."""
+"""A model from the swarm and from a URL at the same time: whatever the URL's server does, the model arrives and is correct."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Piece = Callable[[int, int], Awaitable[bytearray]]
 
 @pytest.fixture
 async def slow() -> AsyncIterator[Field]:
-    """The scheduler's link takes a tenth of a second for a piece."""
+    """A field in which the scheduler's link takes a tenth of a second per piece."""
     async with MemorySwarm(random.Random(1), latency_s=0.005, bytes_per_s=40e6) as swarm:
         yield Field(swarm)
 

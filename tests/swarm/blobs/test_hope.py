@@ -1,4 +1,6 @@
-"""A scheduler that gives a model to nobody any more: the others bring it, also those that only begin to have it, and there is an end."""
+"""A scheduler no longer gives a model to anybody. Other holders give it, also those that have only part of it yet, and the wait has an
+end.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ HASHES = b"".join(MUST)
 
 
 class Stingy(Field):
-    """Its scheduler says what the pieces are, who else has them while `names`, and sends none."""
+    """A field whose scheduler gives the hashes of the pieces and, while `names`, the other holders, but sends no piece."""
 
     def __init__(self, swarm: MemorySwarm) -> None:
         super().__init__(swarm)
         self.names = True
         self.silent_until = 0.0
-        """Before that it leaves who asks for a piece without an answer."""
+        """Until then it does not answer requests for pieces."""
         self.leader = self.node("stingy")
         self.leader.handle(ProtocolId.BLOB, self.answers)
 
@@ -50,7 +52,7 @@ class Stingy(Field):
                 await stream.send_all(HASHES)
 
     def begins(self, name: str, has: Callable[[], MemoryPieces | None]) -> None:
-        """A worker that has what `has` gives."""
+        """Add a worker that has what `has` returns."""
         node = self.node(name)
         self.serves(node, lambda *_: None if (stored := has()) is None else Part(stored))
         self.others.append(node)
@@ -69,7 +71,7 @@ def all_of(*, until: int = PIECES) -> MemoryPieces:
 async def test_where_it_does_not_say_what_the_pieces_are_it_ends_at_once_though_others_have_it(
     autojump_clock: MockClock,
 ) -> None:
-    """Nobody else can be asked then; whoever has a URL goes there."""
+    """Nobody else can be asked then. A taker with a URL goes there."""
     async with MemorySwarm(random.Random(1), latency_s=0.005) as swarm:
         field = Field(swarm)
         field.shares("other")
@@ -100,7 +102,7 @@ async def test_as_long_as_somebodys_share_grows_there_is_hope(
 
     half = all_of(until=2)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(grows)  # at first by what is here already
+        nursery.start_soon(grows)  # at first from the pieces that are already here
         assert (await stingy.takes(store=half)).whole() == CONTENT
     assert trio.current_time() > 2 * GROWTH_S[0]
 

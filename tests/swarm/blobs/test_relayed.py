@@ -1,4 +1,6 @@
-"""A model where some are reached through a gate only: nothing goes through it while somebody gives directly."""
+"""A model of which some holders are reached only through a gate: nothing goes through the gate while another holder gives the model
+directly.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class Relayed(Field):
         return Holders(grant=grant(self.leader.peer_id, peer), others=results)
 
     async def brings(self, store: MemoryPieces, taker: MemoryNetwork) -> None:
-        """As `node.run.model_source` does."""
+        """Fetch the model as `node.run.model_source` does."""
 
         def relayed(peer: str) -> bool:
             path = taker.path(peer)

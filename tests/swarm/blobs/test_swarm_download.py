@@ -1,4 +1,6 @@
-"""A model from several sources at once, over an in-memory network: from whom, however they behave, and how often the first one sends it."""
+"""A model from several sources at once, over an in-memory network: from which sources, however they behave, and how often the first one
+sends it.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def piece(index: int, content: bytes = CONTENT) -> bytes:
 
 @dataclass
 class MemoryPieces:
-    """A store in memory, which others can have pieces from."""
+    """A store in memory that gives its pieces to others."""
 
     size: int = len(CONTENT)
     pieces: dict[int, bytes] = field(default_factory=dict)
@@ -60,7 +62,7 @@ class MemoryPieces:
     full_after: int | None = None
     verified: int = 0
     hashed: int = 0
-    """Pieces that were compared with their hashes."""
+    """Number of pieces that were compared with their hashes."""
 
     def missing(self) -> Collection[int]:
         return set(range(count_of(self.size))) - set(self.pieces)
@@ -97,7 +99,7 @@ class Field:
         self.nodes: dict[str, MemoryNetwork] = {}
         self.leader = self.node("leader")
         self.sent: Counter[str] = Counter()
-        """By holder: bytes."""
+        """Holder → bytes sent."""
         self.others: list[MemoryNetwork] = []
         self.content: bytes | Reason = CONTENT
         """What the leader gives."""
@@ -118,14 +120,14 @@ class Field:
         return Holders(grant=grant(self.leader.peer_id, peer), others=results)
 
     def shares(self, name: str, content: bytes = CONTENT) -> MemoryNetwork:
-        """A worker that has all of it."""
+        """Add a worker that has the whole model."""
         node = self.node(name)
         self.serves(node, lambda *_: content)
         self.others.append(node)
         return node
 
     def serves(self, node: MemoryNetwork, shared: Callable[..., object], **more: object) -> None:
-        """It gives what `shared` says, by a transfer grant."""
+        """Let a node give what `shared` returns, by a transfer grant."""
         serve_blobs(Counted(node, self.sent), lambda *_: None, shared=shared, **more)
 
     def odd(self, name: str, behaviour: Callable[[Stream], object]) -> MemoryNetwork:
@@ -154,7 +156,7 @@ class Field:
 
 
 class Counted:
-    """A node whose streams count what they send."""
+    """A node that counts what its streams send."""
 
     def __init__(self, node: MemoryNetwork, sent: Counter[str]) -> None:
         self.node, self.sent = node, sent
@@ -357,7 +359,7 @@ async def test_those_that_have_none_for_us_make_room_for_those_that_have(
 
 
 async def test_without_hashes_only_the_leader_is_asked(field_: Field, autojump_clock: MockClock) -> None:
-    """An older scheduler does not know the question."""
+    """An older scheduler does not know the request."""
     other = field_.shares("other", bytes(len(CONTENT)))
     field_.leader = field_.node("older")
 
@@ -397,7 +399,7 @@ async def test_eight_takers_at_once_bring_it_to_each_other(field_: Field, autoju
 
 @dataclass
 class Part:
-    """What a taker has so far, for others: `swarm.blobs.server.PartialBlob`, but in memory."""
+    """A taker's pieces so far, for others: `swarm.blobs.server.PartialBlob`, but in memory."""
 
     store: MemoryPieces
     total: int = len(CONTENT)
@@ -417,7 +419,7 @@ class Part:
 
 
 class Pieced(io.RawIOBase):
-    """Such a file, open."""
+    """Such a partial file, opened."""
 
     def __init__(self, store: MemoryPieces) -> None:
         self.store, self.at = store, 0

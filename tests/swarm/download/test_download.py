@@ -1,4 +1,4 @@
-"""A file by URL, from a real server on loopback that a made-up internet leads to: hops, pins, parts, and servers that mean no good."""
+"""A file by URL, from a real server on loopback that a made-up internet leads to: hops, pins, parts, and hostile servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from swarm.download.urls import FOR_OTHERS, FOR_OWNER, UrlReach, read_url
 from tests.swarm.web_parts import PUBLIC, Asked, Net, Papers, Web, papers, reply, web
 
 DATA = bytes(range(256)) * 12_000
-"""3 MB: several blocks."""
+"""3 MB, which is several blocks."""
 URL = "https://models.example.org/m.onnx"
 OTHER = "93.184.216.35"
 
@@ -33,13 +33,13 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Papers:
 
 @pytest.fixture
 def patient() -> MockClock:
-    """Time jumps when nothing has moved for a moment."""
+    """A clock that jumps when nothing has moved for a moment."""
     return MockClock(autojump_threshold=0.2)
 
 
 @asynccontextmanager
 async def internet(papers: Papers) -> AsyncIterator[Net]:
-    """Two names with a public address, one that leads inside, one that leads to both, one that leads nowhere."""
+    """A made-up internet of names with public, internal, mixed, malformed and no addresses."""
     names = {
         "models.example.org": [PUBLIC],
         "cdn.example.org": [OTHER, PUBLIC],
@@ -331,7 +331,7 @@ async def test_what_came_before_a_cut_is_kept_and_the_rest_follows(good: Papers)
         assert got == DATA
 
 
-# -- servers that mean no good -------------------------------------------------------------------------------------------
+# -- hostile servers -----------------------------------------------------------------------------------------------------
 
 
 async def _chunked(asked: Asked, stream: trio.abc.Stream) -> None:

@@ -1,7 +1,8 @@
-"""What a stranger's URL may make this device do: names are really looked up and sockets really connected, and nothing leads inside.
+"""What a stranger's URL may make this device do: names are really looked up and sockets really connected, and none leads to an internal
+address.
 
-Each case is a URL, what the names in it resolve to, and where the public server redirects. Whatever is connected to would give the model;
-so a case that got past would be seen to bring it.
+Each case is a URL, the addresses of the names in it, and the redirects of the public server. Any server that is reached would give the
+model, so a case that slipped through would be noticed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ NAMES: Mapping[str, Answers] = {HOST: [[PUBLIC]], "cdn.example.org": [["93.184.2
 
 @dataclass(frozen=True)
 class Case:
-    """`why`: of the refusal. `redirects`: one after the other. `hops`: requests that the public server sees."""
+    """`why`: the reason for the refusal. `redirects`: one after the other. `hops`: the number of requests that the public server
+    receives.
+    """
 
     url: str
     why: str
@@ -40,7 +43,7 @@ class Case:
 
 
 def inside(*addresses: str) -> Mapping[str, Answers]:
-    """A name of the internet whose owner says that it lies there."""
+    """A public name whose owner gives it internal addresses."""
     return {"evil.example.org": [addresses]}
 
 
@@ -58,7 +61,7 @@ NO_NAME = "no name that can be looked up"
 OWN = "a name of this machine"
 
 CASES: Mapping[str, Case] = {
-    # addresses as they are
+    # addresses in plain spelling
     "loopback": Case("https://127.0.0.1/m", HERE),
     "loopback's other end": Case("https://127.255.255.254/m", HERE),
     "this host": Case("https://0.0.0.0/m", HERE),
@@ -84,7 +87,7 @@ CASES: Mapping[str, Case] = {
     "NAT64 of metadata": Case("https://[64:ff9b::a9fe:a9fe]/m", "translated"),
     "NAT64 of one's own": Case("https://[64:ff9b:1::a00:1]/m", "translated"),
     "Teredo": Case("https://[2001:0:5ef5:79fb::80ff:fffe]/m", "tunnel"),
-    # the same in other spellings
+    # the same addresses in other spellings
     "decimal": Case("https://2130706433/m", ODD),
     "octal": Case("https://0177.0.0.1/m", ODD),
     "hex": Case("https://0x7f000001/m", ODD),
@@ -98,7 +101,7 @@ CASES: Mapping[str, Case] = {
     "wide digits": Case("https://１２７.0.0.1/m", "ASCII"),
     "ideographic dots": Case("https://127。0。0。1/m", "ASCII"),
     "circled letters": Case("https://ⓛⓞⓒⓐⓛⓗⓞⓢⓣ/m", "ASCII"),
-    # names that are not of the internet, whatever they resolve to
+    # names that do not belong to the internet, whatever they resolve to
     "localhost": Case("https://localhost/m", "of this network", {"localhost": [["127.0.0.1"]]}),
     "LOCALHOST": Case("https://LOCALHOST/m", "of this network"),
     "localhost.": Case("https://localhost./m", NO_NAME),
@@ -110,7 +113,7 @@ CASES: Mapping[str, Case] = {
     "a cluster's": Case("https://kubernetes.default.svc.cluster.local/m", OWN),
     "a home's": Case("https://router.home.arpa/m", OWN),
     "a neighbour's": Case("https://printer.local/m", OWN),
-    # names of the internet that lead inside
+    # public names that resolve to internal addresses
     "to loopback": by_name(HERE, "127.0.0.1"),
     "to metadata": by_name("metadata", "169.254.169.254"),
     "to a private network": by_name("private network", "192.168.1.1"),
@@ -125,7 +128,7 @@ CASES: Mapping[str, Case] = {
     "private, then public": by_name("private network", "10.0.0.1", PUBLIC),
     "one of five": by_name(HERE, PUBLIC, *(f"93.184.216.{n}" for n in (1, 2, 3)), "127.0.0.1"),
     "public 4, private 6": by_name(HERE, PUBLIC, "::1"),
-    # a name that changes its mind
+    # a name whose address changes
     "rebound between two hops": Case(
         "https://turn.example.org/0", HERE, {"turn.example.org": [[PUBLIC], ["127.0.0.1"]]}, ("/m",)
     ),
@@ -181,7 +184,7 @@ CASES: Mapping[str, Case] = {
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    """Good for each host that a case may get to."""
+    """Certificates for every host that a case may reach."""
     names = [HOST, "cdn.example.org", "evil.example.org", "turn.example.org", "localhost", "x.localhost"]
     return papers(tmp_path_factory.mktemp("tls"), *names, "127.0.0.1", "::1", "169.254.169.254", "10.0.0.1")
 
@@ -223,7 +226,7 @@ async def test_a_strangers_url_leads_nowhere_but_to_the_public_internet(
 
 
 async def test_a_name_that_changes_between_check_and_connect_is_looked_up_once(good: Papers) -> None:
-    """The second answer would lead inside; what was checked is what is connected to."""
+    """The second answer would lead inside; the connection goes to the address that was checked."""
     async with world({"turn.example.org": [[PUBLIC], ["127.0.0.1"]]}, good) as (outside, site):
         site.file("/m", DATA)
         got = bytearray()

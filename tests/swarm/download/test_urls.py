@@ -1,4 +1,4 @@
-"""What a URL may name: texts and addresses that must not be followed, each with its reason."""
+"""What a URL may name: texts and addresses that must not be followed, each with the reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REFUSED_TO_OTHERS = [
     ("//models.example.org/m.onnx", "no URL"),
     ("/etc/passwd", "no URL"),
     ("", "no URL"),
-    # this machine and its network by name
+    # this machine and its network, by name
     ("https://localhost/m", "of this network"),
     ("https://LOCALHOST/m", "of this network"),
     ("https://www.localhost/m", "of this machine"),
@@ -81,7 +81,7 @@ REFUSED_TO_OTHERS = [
     ("https://[ff02::1]/m", "multicast"),
     ("https://[2001:db8::1]/m", "documentation"),
     ("https://[5f00::1]/m", "not an address of the internet"),
-    # addresses in other spellings, which other readers take for 127.0.0.1 or 169.254.169.254
+    # addresses in other spellings, which some parsers take for 127.0.0.1 or 169.254.169.254
     ("https://2130706433/m", "unusual spelling"),
     ("https://0x7f000001/m", "unusual spelling"),
     ("https://0x7f.1/m", "unusual spelling"),
@@ -99,7 +99,7 @@ REFUSED_TO_OTHERS = [
     ("https://[fe80::1%25eth0]/m", "cannot be read"),
     ("https://[::1/m", "cannot be read"),
     ("https://[1::2::3]/m", "no IPv6 address"),
-    # hosts that readers disagree about
+    # hosts that parsers disagree about
     ("https://models.example.org@127.0.0.1/m", "before @"),
     ("https://user:secret@models.example.org/m", "before @"),
     ("https://models.example.org:443@127.0.0.1/m", "before @"),
@@ -120,7 +120,7 @@ REFUSED_TO_OTHERS = [
     ("https://models.example.org:65536/m", "no port"),
     ("https://models.example.org:0443/m", "cannot be read"),
     ("https://models.example.org:-1/m", "cannot be read"),
-    # what ends a request line early
+    # characters that end a request line early
     ("https://models.example.org/m HTTP/1.1", "% sign"),
     ("https://models.example.org/m\r\nHost: x", "no URL"),
     ("https://models.example.org/m\x00", "no URL"),

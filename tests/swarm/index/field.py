@@ -29,11 +29,11 @@ CPU = "CPU (ONNX)"
 
 
 Jumping = MockClock
-"""The clock of `autojump_clock`, under which everything here runs."""
+"""The clock of the fixture `autojump_clock`, on which all these nodes run."""
 
 
 class Member:
-    """One node of the field."""
+    """A node of the field."""
 
     def __init__(self, network: MemoryNetwork, index: Index, number: int) -> None:
         self.network = network
@@ -58,7 +58,7 @@ class Member:
 
 
 class Field:
-    """Nodes that all know the first one, as they know a gate."""
+    """Nodes that all know the first one, as they would know a gate."""
 
     def __init__(self, swarm: MemorySwarm, nursery: trio.Nursery) -> None:
         self.swarm = swarm
@@ -74,7 +74,7 @@ class Field:
         refresh_s: float = 450.0,
         asleep: Callable[[], float] = lambda: 0.0,
     ) -> list[Member]:
-        """`asleep`: how many seconds they have slept so far."""
+        """Add nodes. `asleep`: the seconds that they have slept so far."""
 
         new = []
         for _ in range(count):
@@ -183,7 +183,9 @@ async def field(
 
 
 async def publish_all(members: Iterable[Member], **labels: int) -> None:
-    """All at once, as after a power cut; a few seconds later they have found each other. `labels`: those below that number."""
+    """Publish all adverts at once, as after a power cut; a few seconds later the nodes have found each other. `labels`: label → the members
+    with a lower number have it.
+    """
     async with trio.open_nursery() as nursery:
         for member in members:
             own_labels = {name: "yes" for name, below in labels.items() if member.number < below}

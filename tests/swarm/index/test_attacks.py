@@ -1,4 +1,4 @@
-"""Strangers that lie to the index: with forged and old adverts, fake identities and others' addresses, through the real handlers."""
+"""Strangers that lie to the index: with forged and old adverts, fake identities and other nodes' addresses, through the real handlers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Field:
         return Links(network, index_messages.FAMILY, index_messages.INDEX, self.nursery)
 
     async def knock(self, network: Network, message: Message, at: int = 0) -> Message:
-        """One call of an attacker."""
+        """One call by an attacker."""
         gate = self.networks[at]
         links = Links(network, index_messages.FAMILY, index_messages.INDEX, self.nursery)
         return await links.call(gate.peer_id, gate.addresses, message)
@@ -83,7 +83,7 @@ async def field(count: int) -> AsyncIterator[Field]:
         nursery.cancel_scope.cancel()
 
 
-# -- reflection: others' addresses -------------------------------------------------------------------------------------
+# -- reflection: other nodes' addresses --------------------------------------------------------------------------------
 
 
 def near(key: bytes, count: int, ids: Sequence[Identity]) -> list[Identity]:
@@ -94,7 +94,9 @@ def near(key: bytes, count: int, ids: Sequence[Identity]) -> list[Identity]:
 async def test_a_swarm_fed_a_victims_address_in_every_way_hardly_dials_it(
     autojump_clock: Jumping,
 ) -> None:
-    """Six liars say that they themselves, and hundreds of others near whatever key is asked for, are to be found at the victim's."""
+    """Six liars claim that they themselves, and hundreds of others near whatever key is asked for, can be reached at the victim's
+    address.
+    """
     crowd = [Identity.from_seed(f"crowd {number}") for number in range(200)]
     rng = random.Random(7)
 
@@ -140,7 +142,7 @@ async def test_a_swarm_fed_a_victims_address_in_every_way_hardly_dials_it(
                 await index.query(EVERY_CPU, 16)
             await trio.sleep(60)
         dials = sum(count for where, count in grown.swarm.strays.items() if f"/{VICTIM}/" in where)
-        assert 0 < dials <= 8 * 20  # without the rules it is 23,682
+        assert 0 < dials <= 8 * 20  # without the rules there are 23,682 dials
         for network in grown.networks:
             contacts = network.table.closest(bytes(32), 1000)
             assert not [contact for contact in contacts if VICTIM in "".join(contact.addresses)]
@@ -151,7 +153,7 @@ async def test_a_swarm_fed_a_victims_address_in_every_way_hardly_dials_it(
 
 
 class Doors:
-    """What a victim on this machine sees: sockets that count who comes."""
+    """A victim on this machine: sockets that count connections."""
 
     def __init__(self, count: int) -> None:
         self.sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
@@ -213,7 +215,7 @@ def fake(number: int) -> Identity:
 
 
 async def squat(grown: Field, count: int) -> None:
-    """Fakes with addresses of as many networks say that they have the attribute, and bring that to its holders as anybody may."""
+    """Fakes whose addresses are in as many networks claim to have the attribute, and send their adverts to its holders as anybody may."""
     for number in range(count):
         node = grown.swarm.node(fake(number), False)
         node.table.learn(Contact(grown.networks[0].peer_id, grown.networks[0].addresses))
@@ -239,7 +241,7 @@ async def test_an_honest_device_is_found_among_forty_fakes_of_forty_networks(aut
         assert "honest" in {s.advert.name for s in (await reader.query(RARE, 64)).devices}
         request = 0
         while "honest" not in {s.advert.name for s in (await reader.query(RARE, 16)).devices}:
-            request += 1  # a scheduler goes on while it has work: each look shows others
+            request += 1  # a scheduler asks again while it has work, and each look shows other devices
         assert request < 12
 
 
@@ -248,8 +250,8 @@ async def test_an_honest_device_is_found_among_forty_fakes_of_forty_networks(aut
 async def test_holders_that_sit_around_a_key_on_purpose_hide_nobody_from_those_who_share_a_gate(
     autojump_clock: Jumping, cursor: int | None, attribute: str
 ) -> None:
-    """Forty liars nearest to an attribute's key take every advert, show their own fakes, and name nobody else. `cursor`: on every page
-    they say that more follows.
+    """The forty nodes nearest to an attribute's key are liars: they take every advert, show their own fakes, and name nobody else.
+    `cursor`: they claim on every page that more follows.
     """
     key = shard_key("", attribute, 0, 0)
     liars = near(key, 40, [fake(number) for number in range(3000)])
@@ -339,12 +341,12 @@ async def test_sixty_members_behind_one_router_are_all_found_and_strangers_there
         nursery.cancel_scope.cancel()
 
 
-# -- forged, replayed and outlived adverts ---------------------------------------------------------------------------------
+# -- forged, replayed and expired adverts ----------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def one_holder(kind: str) -> AsyncIterator[tuple[Index, Links, Identity, Contact]]:
-    """A holder, and an attacker with links of his own to it, in memory or over sockets."""
+    """A holder, and an attacker with its own links to it, in memory or over sockets."""
     me = Identity.from_seed("thief")
     async with AsyncExitStack() as stack:
         if kind == "memory":
@@ -393,14 +395,14 @@ async def test_nobody_gets_an_advert_kept_that_is_not_his_own_word_of_now(kind: 
             assert await store(good) is StoreVerdict.OK
             changed = SignedAdvert(body=good.body.replace(b"good", b"evil"), signature=good.signature)
             for bad in (
-                signed(me, by=honest, seq=6, name="evil"),  # another's signature
-                signed(honest, by=me, name="evil"),  # an id whose key is not his
-                signed(honest, name="evil"),  # another's, truly signed
-                changed,  # one field is another
+                signed(me, by=honest, seq=6, name="evil"),  # another peer's signature
+                signed(honest, by=me, name="evil"),  # an id whose key the attacker does not have
+                signed(honest, name="evil"),  # another peer's advert, truly signed
+                changed,  # one field is changed
                 SignedAdvert(body=good.body, signature=bytes(64)),
                 SignedAdvert(body=good.body + b"\x00", signature=good.signature),
-                signed(me, seq=4, name="evil"),  # his own of before
-                signed(me, seq=5, name="evil"),  # two under one number
+                signed(me, seq=4, name="evil"),  # its own earlier advert
+                signed(me, seq=5, name="evil"),  # two adverts with one number
             ):
                 assert await store(bad) is StoreVerdict.REFUSED
             assert await shown() == {"good"}
@@ -422,13 +424,13 @@ def test_a_flood_of_identities_from_one_network_leaves_room_for_others() -> None
     assert (holder.nodes, holder.size, +holder._sources) == (0, 0, {})
 
 
-# -- hearsay: who says that a device is there --------------------------------------------------------------------------
+# -- hearsay: whose claims about a device count ------------------------------------------------------------------------
 
 
 async def test_a_device_counts_as_present_by_a_chosen_holder_that_sees_it_and_by_nobody_elses_word(
     autojump_clock: Jumping,
 ) -> None:
-    """A liar that says that its invented devices are present is believed as little as its adverts."""
+    """A liar's claim that its invented devices are present is believed no more than its adverts."""
     invented = [Identity.from_seed(f"invented {number}") for number in range(8)]
     listed = tuple(
         index_messages.ListedAdvert(advert=signed(each), age_s=1.0, present=True) for each in invented

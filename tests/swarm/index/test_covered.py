@@ -1,4 +1,4 @@
-"""Attributes that are not published on their own, since readers find their devices in the shards of everybody."""
+"""Attributes that are not published on their own, because readers find their devices in the shards of everybody."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_many_have_is_covered_and_all_is_where_one_shard_has_everybody(
 
 
 def test_readers_look_where_publishers_of_another_part_may_have_stored() -> None:
-    """Between two parts a number may differ by half of it."""
+    """The estimates of two parts may differ by half."""
     assert seen_covered(0, 0, COMMON)
     assert not seen_covered(1, COMMON - 1, COMMON)
     assert seen_covered(1, COMMON_STILL // 2, RARE)
@@ -57,7 +57,7 @@ def test_readers_look_where_publishers_of_another_part_may_have_stored() -> None
 
 
 def stored(grown: Field, member: Member, attribute: str) -> int:
-    """How many holders have its advert under that attribute now, in any shard."""
+    """How many holders have the member's advert under that attribute now, in any shard."""
     own = routing_key(member.peer)
     keys = {shard_key("", attribute, depth, shard_prefix(own, depth)) for depth in range(8)}
     now = trio.current_time()
@@ -141,7 +141,7 @@ async def test_an_advert_that_holders_of_everybody_keep_out_is_published_under_a
 
 
 def inflated(store: Callable[..., Any]) -> Callable[..., Any]:
-    """A holder that says that a thousand devices have each attribute."""
+    """Make a holder claim that a thousand devices have each attribute."""
 
     def stored_by_liar(*args: Any) -> tuple[tuple[index_messages.StoredItem, ...], str]:
         items, why = store(*args)
@@ -152,7 +152,7 @@ def inflated(store: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def test_an_attribute_is_covered_by_the_word_of_all_holders_but_two(autojump_clock: Jumping) -> None:
-    """Five of eight say that a thousand devices have all that a device says."""
+    """Five of eight claim that a thousand devices have every attribute of a device."""
     async with field(8, soft=4, refresh_s=30.0, frames=False) as grown:
         await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
         for liar in grown.members[:5]:
@@ -183,7 +183,7 @@ async def test_an_attribute_that_few_have_any_more_gets_its_own_shard_again(
 
 @asynccontextmanager
 async def published_under_all(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Field]:
-    """A small swarm whose adverts lie under all that they say, before its attributes are covered at the next refresh."""
+    """A small swarm whose adverts are stored under all their attributes, before the attributes are covered at the next refresh."""
     async with field(14, frames=False) as grown:
         with monkeypatch.context() as before:
             before.setattr(publisher, "is_covered", lambda *_, whole, before: False)
@@ -233,8 +233,9 @@ def listed(number: int, **fields: object) -> index_messages.ListedAdvert:
 
 
 class Swarm:
-    """Eight holders of all shards: everybody's has eight parts, with `having` devices each that have an attribute, of which the page shows
-    three; the attribute's own shard has `own`. The liars say that `lie` have it."""
+    """Eight holders of all shards. The shard of everybody has eight parts, each with `having` devices that have an attribute, of which the
+    page shows three. The attribute's own shard has `own`. The liars claim that `lie` have it.
+    """
 
     def __init__(
         self,
@@ -314,7 +315,7 @@ async def test_holders_that_call_a_common_attribute_rare_hide_nobody(
 async def test_holders_that_call_a_rare_attribute_common_hardly_make_readers_go_through_all_parts(
     autojump_clock: Jumping,
 ) -> None:
-    """Two of eight lie: a reader goes through all only if it asks both of them first, once in 28 times."""
+    """Two of eight lie: a reader goes through all parts only if it asks both of them first, once in 28 times."""
     own = [listed(number, labels={"lab": "yes"}) for number in range(3)]
     through_all = 0
     for seed in range(100):
@@ -334,7 +335,7 @@ async def test_few_holders_of_which_one_lies_hide_nobody(
 
 
 async def test_holders_that_have_nothing_of_a_part_say_nothing_of_it(autojump_clock: Jumping) -> None:
-    """A hurried lookup ends at such."""
+    """A hurried lookup ends at such holders."""
     for seed in SEEDS:
         swarm = Swarm(having=500, own=(), lie=0, liars=0, strangers=6)
         assert await swarm.query(seed, EVERY_CPU) == EVERYBODY_THERE
@@ -350,7 +351,7 @@ async def test_a_part_into_which_few_have_moved_yet_calls_nothing_rare(
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_what_is_not_counted_is_not_taken_for_rare(autojump_clock: Jumping, seed: int) -> None:
-    """So low a limit of memory implies more attributes than one question has room for."""
+    """Such a low memory limit implies more attributes than fit into one request."""
     swarm = Swarm(having=500, own=(), lie=0, liars=0)
     many = needs(*(f'units has "{unit}"' for unit in (CPU, "GPU (ONNX)", "NPU (ONNX)")), "ram >= 1 KiB")
     assert len(implied(many)[-2]) > MAX_COUNTED
@@ -419,7 +420,7 @@ async def test_who_asks_again_and_again_goes_on_to_other_parts(autojump_clock: J
 async def test_a_root_that_three_holders_call_split_covers_nothing(
     autojump_clock: Jumping, *, split: int, covered: bool
 ) -> None:
-    """Four more that deny it would keep a device there, where nobody looks any more."""
+    """Four more that deny the split would keep a device in the root, where nobody looks any more."""
     nobody: Any = None
     publishing = publisher.Publisher(nobody, nobody, random.Random(1), 450.0, trio.current_time)
     everybody, label = (publisher._Shard("", each, bytes(32)) for each in (EVERYBODY, LABEL))

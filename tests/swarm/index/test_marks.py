@@ -1,4 +1,4 @@
-"""Split marks reach holders that did not see a shard outgrow its limit."""
+"""Split marks reach holders that did not see a shard exceed its limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def claim(
     network: str | None = None,
     below: int = 3000,
 ) -> list[bool]:
-    """Publishers say that the shard is split, each from its own network unless one is given."""
+    """Publishers claim that the shard is split, each from its own network unless one is given."""
     return [
         store.claim_split(now, key, f"peer {n}", f"network {n}" if network is None else network, below)
         for n in numbers
@@ -99,7 +99,7 @@ def test_how_many_adverts_lie_below_is_what_most_publishers_say(store: ShardStor
     ("depth", "adverts", "holders", "expected"),
     [
         (0, 1_500, 10_000, 1),  # two of 750
-        (0, 2_300, 10_000, 1),  # four of 575, or two: not sure
+        (0, 2_300, 10_000, 1),  # four of 575, or two: unsure
         (0, 2_500, 10_000, 2),  # four of 625
         (0, 10_000, 10_000, 4),  # sixteen of 625
         (3, 10_000, 100_000, 7),
@@ -124,7 +124,7 @@ def test_how_deep_a_newcomer_begins_by_the_size_of_the_network(devices: int, exp
 
 
 def mark(member: Member, depth: int, *, above: bool = True) -> index_messages.MarkSplit:
-    """That a shard above that member is split, or the one beside it."""
+    """A mark that a shard above that member is split, or the one beside it."""
     prefix = shard_prefix(routing_key(member.peer), depth)
     return index_messages.MarkSplit(
         attribute=EVERYBODY, depth=depth, prefix=prefix if above else prefix ^ 1, below=100
@@ -151,7 +151,7 @@ async def test_a_publisher_speaks_for_the_shards_above_its_own(
 
 @asynccontextmanager
 async def split_field() -> AsyncIterator[Field]:
-    """24 devices that lie three levels deep and more, with everybody's word on the shards above."""
+    """24 devices whose adverts are three levels deep or more, with the claims of all of them about the shards above."""
     async with field(8, soft=4, refresh_s=30.0, frames=False) as grown:
         await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
         await publish_all(grown.members)
@@ -175,7 +175,7 @@ async def test_devices_below_stay_found_after_every_holder_of_the_shards_above_w
                 holder._marks.clear(),
                 holder._claims.clear(),
                 holder._claims_by.clear(),
-            )  # as new holders have none
+            )  # like new holders, which have none
         await trio.sleep(150)
         assert await found(grown) == {f"node-{number}" for number in range(24)}
 
@@ -203,7 +203,7 @@ async def test_one_holder_that_counts_too_much_silences_nobody(autojump_clock: J
 
 @asynccontextmanager
 async def field_of_known(others: int, soft: int) -> AsyncIterator[Field]:
-    """Eight holders that know all devices, and others, after five cycles of publishing."""
+    """Eight holders that know all devices, and `others`, after five cycles of publishing."""
     async with field(8, soft=soft, refresh_s=30.0, frames=False) as grown:
         await grown.grow(others, holder=False, soft=soft, refresh_s=30.0)
         for member in grown.members[:8]:
@@ -214,14 +214,16 @@ async def field_of_known(others: int, soft: int) -> AsyncIterator[Field]:
 
 
 def word_of(member: Member, members: list[Member]) -> int:
-    """What this publisher says lies below the root when its shard is complete: the devices of its shard, times the number of shards."""
+    """The number of adverts below the root according to this publisher, when its shard is complete: the devices of its shard, times the
+    number of shards.
+    """
     depth = member.index._publisher.depth(EVERYBODY)
     own = shard_prefix(routing_key(member.peer), depth)
     return 2**depth * sum(shard_prefix(routing_key(each.peer), depth) == own for each in members)
 
 
 async def test_publishers_say_about_how_many_adverts_lie_below(autojump_clock: Jumping) -> None:
-    """Shards of twelve are uneven: a holder, who hears few of the publishers, knows the number as well as theirs do."""
+    """Shards of twelve are uneven, so a holder, which hears few of the publishers, knows the number only as precisely as they do."""
     async with field_of_known(56, soft=12) as grown:
         root = shard_key("", EVERYBODY, 0, 0)
         counted = [member.index.holder.below(trio.current_time(), root) for member in grown.members[:8]]
@@ -234,7 +236,7 @@ async def test_publishers_say_about_how_many_adverts_lie_below(autojump_clock: J
 
 
 def depths_stored(grown: Field, member: Member) -> set[int]:
-    """At which depths holders have this member's advert under what everybody has."""
+    """The depths at which holders have this member's advert in the shards of everybody."""
     key = routing_key(member.peer)
     keys = {shard_key("", EVERYBODY, depth, shard_prefix(key, depth)): depth for depth in range(8)}
     stored = {
@@ -279,7 +281,7 @@ async def test_a_newcomer_that_was_sent_too_deep_moves_up_and_is_found(
 async def test_a_newcomer_leaves_the_root_of_a_large_swarm_alone(
     autojump_clock: Jumping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that come would ask its holders."""
+    """Every newcomer would ask its holders."""
     async with split_field() as grown:
         monkeypatch.setattr(Sweeps, "nodes", 24)
         (newcomer,) = await grown.grow(1, holder=False, soft=4, refresh_s=30.0)
@@ -317,7 +319,7 @@ async def test_a_reader_that_was_told_a_wrong_number_finds_all(
 def test_many_who_say_that_little_lies_below_send_readers_there_and_keep_nobody_out(
     store: ShardStore,
 ) -> None:
-    """The holders were replaced while the swarm shrinks: those who are still below have to be found."""
+    """The holders were replaced while the swarm shrank, and the devices that are still below have to be found."""
     assert not any(claim(store, *range(ENOUGH - 1), below=499))
     assert not store.split(0.0, KEY)
     assert not claim(store, ENOUGH, below=499)[0]
@@ -330,7 +332,7 @@ def test_a_mark_that_is_not_needed_any_more_lets_publishers_in_first_and_keeps_r
     store: ShardStore,
 ) -> None:
     def stays_below(now: float, below: int) -> bool:
-        """What publishers hear who say for half an hour what lies below."""
+        """The answer for publishers that claim for half an hour how many adverts are below."""
         return claim(store, *range(ENOUGH), now=now, below=below)[-1]
 
     claim(store, *range(ENOUGH))

@@ -42,14 +42,14 @@ async def test_a_node_that_is_no_holder_any_more_looks_for_no_place_of_its_own(
 
 
 class Table(list[Contact]):
-    """Of known nodes."""
+    """A table of known nodes."""
 
     def contacts(self) -> list[Contact]:
         return list(self)
 
 
 class Found:
-    """What a lookup found: the nearest of `world`."""
+    """The result of a lookup: the nearest nodes of `world`."""
 
     def __init__(self, point: bytes, world: list[Contact]) -> None:
         self._near = sorted(world, key=lambda contact: distance(contact.peer, point))[:16]
@@ -169,7 +169,7 @@ async def test_a_sweep_is_due_for_a_suspect_region_and_for_one_whose_sweep_is_ol
         return Found(key, CONTACTS)
 
     sweeps = Sweeps(client, random.Random(1), search)
-    assert sweeps.due(KEY, NEAR[:16], SWEEP_S)  # nobody knows how large the network is
+    assert sweeps.due(KEY, NEAR[:16], SWEEP_S)  # no measurement of the network's size yet
     await sweeps.measured(5)
     assert not sweeps.due(KEY, NEAR[:16], SWEEP_S)
     assert sweeps.due(KEY, NEAR[20:36], SWEEP_S)

@@ -45,13 +45,13 @@ def put(
     network: str = "",
     items: tuple[index_messages.StoreItem, ...] = NODE,
 ) -> StoreVerdict:
-    """Store and give the first verdict."""
+    """Store an advert and return the first verdict."""
     answers, _ = holder.store(now, identity.peer_id, network, signed or sign(identity), items)
     return answers[0].verdict
 
 
 def page_of(holder: ShardStore, now: float, ask: index_messages.QueryShard) -> index_messages.ShardPage:
-    """All slices of it, one after the other."""
+    """The page, made in all its slices."""
     slices = holder.page(now, ask)
     while True:
         try:
@@ -258,7 +258,7 @@ def test_each_peer_lies_in_the_shard_of_its_own_prefix() -> None:
 
 
 class HolderMachine(RuleBasedStateMachine):
-    """Anything anybody may send, in any order; the rules of the store hold after each step."""
+    """Any messages from anybody, in any order: the rules of the store hold after each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ def test_paging_shows_each_advert_exactly_once(members: list[int], seed: int, li
 
 
 def test_a_page_is_made_in_slices_and_shows_what_was_there_at_first() -> None:
-    """Thirty-two patterns against a full shard are seconds of work: others have their turn in between."""
+    """Thirty-two patterns against a full shard are seconds of work: other tasks get their turn in between."""
     holder = ShardStore()
     for identity in IDS:
         put(holder, identity)

@@ -1,4 +1,4 @@
-"""How a reader goes down to the parts of a shard that is split, and what liars can make of that."""
+"""How a reader descends to the parts of a split shard, and how liars can affect it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def said_to_be_split(page: index_messages.QueryShard) -> index_messages.ShardPag
 
 
 def query_over(race: Callable[..., Any], nodes: float, seed: int = 1) -> Query:
-    """A reader of eight holders that have all keys. `race`: as `IndexClient.race`; `nodes`: as many as there are by its estimate."""
+    """A reader of eight holders that have all keys. `race`: like `IndexClient.race`; `nodes`: its estimate of the number of nodes."""
     client: Any = SimpleNamespace(own_peer="", anchors=list, usable=lambda peer: True, race=race)
 
     async def holders(key: bytes) -> SimpleNamespace:
@@ -54,7 +54,7 @@ def query_over(race: Callable[..., Any], nodes: float, seed: int = 1) -> Query:
 
 
 class Tree:
-    """A split shard with as many levels as `depth`, the same eight holders for all its parts, and those of them that lie."""
+    """A shard split into `depth` levels, with the same eight holders for all its parts, some of which lie."""
 
     def __init__(self, depth: int, liars: dict[PeerId, Lie] | None = None) -> None:
         self.depth, self.liars = depth, liars or {}
@@ -90,7 +90,7 @@ class Tree:
         return index_messages.ShardPage(adverts=adverts, matches=OF_LEAF, count=OF_LEAF)
 
     async def query(self, want: int, nodes: float = 1.0) -> QueryResult:
-        """`nodes`: as many as there are by the reader's estimate."""
+        """`nodes`: the reader's estimate of the number of nodes."""
         return await query_over(self.race, nodes).under(EVERYBODY, want)
 
 
@@ -165,7 +165,7 @@ async def test_a_hot_shard_splits_and_nobody_is_lost(autojump_clock: Jumping) ->
     async with field(12, soft=4, refresh_s=60, frames=False) as grown:
         for member in grown.members:
             await member.publish()
-        await trio.sleep(150)  # by now everybody has refreshed and moved below the root
+        await trio.sleep(150)  # by now all nodes have refreshed and moved below the root
         everybody = {f"node-{number}" for number in range(12)}
         for reader in grown.members[::8]:
             result = await reader.index.query(EVERY_CPU, 1000)

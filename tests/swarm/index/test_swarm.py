@@ -1,4 +1,4 @@
-"""The index over a simulated network: everybody is found, quickly, whoever dies, falls silent or lies."""
+"""The index over a simulated network: everybody is found, quickly, whichever nodes die, fall silent or lie."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_query_for_a_few_of_many_asks_few(autojump_clock: Jumping) -> No
         await reader.query(EVERY_CPU, 16)
         before, began = reader.calls, trio.current_time()
         result = await reader.query(EVERY_CPU, 16)
-        assert len(result.devices) == 24  # half as many again, since some may be useless
+        assert len(result.devices) == 24  # half as many again, because some may be useless
         assert reader.calls - before <= 2
         assert trio.current_time() - began == pytest.approx(0.02)
 
@@ -143,7 +143,7 @@ async def test_the_living_are_found_after_many_died_at_once(share: float, autoju
         grown.kill(dead)
         first = await alive[1].index.query(EVERY_CPU, 1000)
         assert names(first.devices) >= {f"node-{member.number}" for member in alive}
-        await trio.sleep(40)  # the others' publishers notice the broken links by themselves
+        await trio.sleep(40)  # the publishers of the other nodes notice the broken links by themselves
         for reader in chance.sample(alive, 4):
             result = await reader.index.query(EVERY_CPU, 1000)
             assert names(result.devices) >= {f"node-{member.number}" for member in alive}
@@ -168,7 +168,7 @@ async def test_a_silent_peer_costs_a_reader_no_more_than_the_hedge(autojump_cloc
             result = await reader.index.query(EVERY_CPU, 8)
             worst = max(worst, trio.current_time() - began)
             assert len(result.devices) >= 8
-            grown.swarm.heal()  # of two that are silent at once, each costs a hedge
+            grown.swarm.heal()  # each of two silent holders costs a hedge
             await trio.sleep(2)
         assert 0.1 <= worst < 0.35
 
@@ -195,8 +195,10 @@ async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_th
                 await trio.sleep(0.5)
             waits.append(round(trio.current_time() - silent_since))
         assert waits[0] == 2
-        assert waits[0] < waits[1] <= 32  # what runs beside us asks it, too: this may be the longest already
-        assert 29 <= waits[-1] <= 66  # somebody beside us may ask it in vain just before we look
+        assert (
+            waits[0] < waits[1] <= 32
+        )  # concurrent work asks it, too, so this may be the longest wait already
+        assert 29 <= waits[-1] <= 66  # concurrent work may ask it and fail just before this look
         grown.swarm.heal()
         await reader.index._client.ask(contact, question, index_messages.FoundPeers)
         grown.swarm.cut_silently(reader.peer, busy)
@@ -294,7 +296,7 @@ async def test_a_laptop_that_wakes_up_is_found_again_within_seconds(autojump_clo
         (gate,) = grown.members[:1]
         await laptop.publish()
         await trio.sleep(20)
-        gate.index.holder.expire(trio.current_time() + 1000)  # while the laptop's own clock stood still
+        gate.index.holder.expire(trio.current_time() + 1000)  # the laptop's own clock was stopped
         await trio.sleep(30)
         assert (await gate.index.everybody()).devices == (), "it does not know yet that it slept"
         slept = 1000.0
@@ -381,7 +383,7 @@ def on_the_other_side(peer: PeerId, seed: str, count: int) -> list[Identity]:
 
 
 def answering(swarm: MemorySwarm, identity: Identity) -> Contact:
-    """A node that answers every call and makes none."""
+    """Start a node that answers every call and makes none."""
 
     async def found(link: Link, message: object) -> index_messages.FoundPeers:
         return index_messages.FoundPeers()
@@ -393,7 +395,7 @@ def answering(swarm: MemorySwarm, identity: Identity) -> Contact:
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks around."""
+    """Stop all nodes from looking around."""
     monkeypatch.setattr("swarm.index.index.LOOK_AROUND_S", (1e9, 1e9))
 
 
@@ -424,7 +426,7 @@ async def test_holders_that_have_no_room_for_each_other_meet_once(
                 index_messages.FindPeers(key=bytes(32)),
                 index_messages.FoundPeers,
             )
-        assert not a.index._client.met(b.peer)  # when it is back, it is met again
+        assert not a.index._client.met(b.peer)  # when it is back, it counts as new again
 
 
 @pytest.mark.usefixtures("quiet")
@@ -453,7 +455,7 @@ async def test_a_newcomer_gets_the_place_of_one_that_is_gone_and_of_nobody_who_a
         if not gone:
             assert (
                 gate.index.calls == 4 + 8 + 4
-            )  # each is met once, and the four are asked whether they are there
+            )  # each is met once, and the four are asked whether they are present
 
 
 @pytest.mark.usefixtures("quiet")
@@ -481,7 +483,7 @@ async def test_holders_that_are_gone_leave_the_table_within_the_hour(autojump_cl
 
 
 async def test_a_holder_that_makes_things_up_is_not_believed(autojump_clock: Jumping) -> None:
-    """One liar serves forged, outlived and unfitting adverts under every key; none of them is ever shown."""
+    """A liar serves forged, expired and unfitting adverts under every key; none of them is ever shown."""
     async with field(6) as grown:
         await publish_all(grown.members)
         thief, victim = Identity.from_seed("thief"), Identity.from_seed("victim")
@@ -521,7 +523,7 @@ async def test_a_holder_that_makes_things_up_is_not_believed(autojump_clock: Jum
 async def test_a_holder_of_an_older_version_is_not_asked_for_features_that_it_does_not_know(
     autojump_clock: Jumping,
 ) -> None:
-    """To it no device would have them. Who asks reads them in the adverts."""
+    """According to such a holder no device has the features. So the reader checks them in the adverts."""
     async with field(4) as grown:
         await publish_all(grown.members)
         asked: set[str] = set()
@@ -556,7 +558,7 @@ async def test_a_client_of_the_index_refuses_to_hold(autojump_clock: Jumping) ->
             await grown.members[0].publish()
             await client.publish()
             serving = Links(grown.members[1].network, index_messages.FAMILY, index_messages.INDEX, nursery)
-            # nobody can dial a client, but it has a connection of its own with the first node
+            # nobody can dial a client, but it has its own connection to the first node
             client_links = Links(
                 grown.members[0].network, index_messages.FAMILY, index_messages.INDEX, nursery
             )
@@ -604,7 +606,7 @@ async def test_a_gate_that_goes_on_refusing_a_device_is_named_once(
 
 
 async def test_a_node_that_publishes_nothing_forgets_who_was_silent(autojump_clock: Jumping) -> None:
-    """Strangers can name as many as they like."""
+    """Strangers can name as many nodes as they like."""
     async with field(1) as grown:
         gate = grown.members[0]
         client = gate.index._client

@@ -1,4 +1,4 @@
-"""Identities placed around a key by an active adversary hide nobody: adverts lie all over the key's region."""
+"""Identities that an active adversary places around a key hide nobody, because adverts are stored all over the key's region."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEY = bytes(range(32))
 
 
 def test_a_fifth_of_all_nodes_packed_around_a_key_hide_no_device() -> None:
-    """Without sweeps 56 % are found, and 30 % by nodes that have just joined."""
+    """Without sweeps 56 % are found, and nodes that have just joined find 30 %."""
     outcome = measure(60, 0.2, "packed", seed=1)
     assert outcome.found >= 0.99
     assert outcome.fresh_found >= 0.99
@@ -83,7 +83,7 @@ def test_a_publisher_asks_nobody_in_reach_of_the_key() -> None:
     for contact in near[6:]:
         shortlist.add(contact)
     asked = [shortlist.next(0.0), shortlist.next(0.0), shortlist.next(0.0)]
-    assert asked == [near[8], near[9], None]  # of the nearest four two are in reach
+    assert asked == [near[8], near[9], None]  # of the nearest four, two are in reach
     for contact in near[:6]:
         shortlist.add(contact)
     assert shortlist.done

@@ -1,4 +1,4 @@
-"""A home without a gate admits newcomers: directly, or by a circuit through a gate that is somebody else's. Real sockets on loopback."""
+"""A home without a gate admits newcomers: directly, or by a circuit through another owner's gate. Real sockets on loopback."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Nowhere:
 
 @contextmanager
 def _one_error() -> Iterator[None]:
-    """The nursery's groups, unpacked."""
+    """Unpack the exception groups of the nursery."""
     try:
         yield
     except* SarkError as group:
@@ -62,7 +62,7 @@ def _one_error() -> Iterator[None]:
 
 
 class World:
-    """A gate of somebody else, which notes what it is asked, and a newcomer."""
+    """Another owner's gate, which records what it is asked, and a newcomer."""
 
     def __init__(self, gate: HostNetwork, guest: HostNetwork, home: Home) -> None:
         self.gate, self.guest, self.home = gate, guest, home

@@ -1,4 +1,4 @@
-"""Gates are found when they come, and what is said about those that do not answer is said once."""
+"""Gates are found when they come up, and a gate that does not answer is reported once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ THERE = f"/ip4/192.0.2.7/tcp/4999/p2p/{GATE}"
 
 
 class Swarm:
-    """A network in which `up` says which addresses answer, and with which peer."""
+    """A network in which `up` maps the answering addresses to their peers."""
 
     def __init__(self) -> None:
         self.up: dict[Address, PeerId] = {}
@@ -192,7 +192,7 @@ async def test_a_gate_that_did_not_answer_at_first_is_reached_later_although_ano
         await trio.sleep(9)
         assert swarm.live == {GATE, OTHER}
         assert swarm.table.get(OTHER)
-        swarm.live.remove(OTHER)  # and again, when it was gone for a while
+        swarm.live.remove(OTHER)  # reported again after it was gone for a while
         stored.disconnected()
         await trio.sleep(31)
         assert swarm.live == {GATE, OTHER}

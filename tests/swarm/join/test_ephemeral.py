@@ -1,4 +1,4 @@
-"""A visitor makes itself known at the gates on its way, once, and to no other. In memory, on a jumping clock."""
+"""A visitor introduces itself once at each gate on its way, and to no other peer. In memory, on a clock that jumps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OWNER = Identity.from_seed("owner")
 
 
 class Gate:
-    """A gate that notes who came, and refuses on request."""
+    """A gate that records its visitors, and refuses on request."""
 
     def __init__(self, network: MemoryNetwork, *, refuses: bool = False) -> None:
         self.network = network

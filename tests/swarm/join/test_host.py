@@ -61,7 +61,7 @@ async def test_its_addresses_are_made_again_only_once_those_of_the_machine_have_
         node._listed_at = -math.inf
         assert node.addresses == before
         many = len(made)
-        assert many <= 1  # 0: they were asked for before
+        assert many <= 1  # 0: the addresses were read before
         node._interfaces, node._listed_at = (), -math.inf  # as if it had had none
         assert node.addresses == before
         assert len(made) == many + 1
@@ -99,7 +99,7 @@ async def test_what_the_callers_block_raises_comes_out_as_it_was() -> None:
 
 
 async def test_a_cancelled_node_closes_its_sockets() -> None:
-    """Unclosed sockets are warnings, and warnings are errors here."""
+    """Unclosed sockets cause warnings, and warnings are errors here."""
     async with open_host(Identity.from_seed(1), listen=[LOOPBACK]) as server:
         server.handle(ECHO, echo)
         with trio.CancelScope() as scope:
@@ -112,7 +112,7 @@ async def test_a_cancelled_node_closes_its_sockets() -> None:
 
 
 async def test_stopping_takes_less_than_a_second_with_many_connections() -> None:
-    """A limit of libp2p's would take 0.2 s for each; the deadline is far from what is needed."""
+    """A limit in libp2p would take 0.2 s for each connection; the deadline is far above the time needed."""
     async with (
         open_host(Identity.from_seed(0), listen=[LOOPBACK]) as server,
         trio.open_nursery() as nursery,
@@ -161,7 +161,7 @@ async def test_a_restarted_gate_gets_its_nodes_back() -> None:
             bootstrap=[f"{where}/p2p/{gate.peer_id}"],
             rng=random.Random(1),
         ) as node:
-            assert node.connected() == ()  # the gate is down; the node has started all the same
+            assert node.connected() == ()  # the gate is down, and the node has started anyway
             for _ in range(2):
                 async with open_host(gate, listen=[where]):
                     await until(lambda: node.connected() == (gate.peer_id,))
@@ -179,7 +179,7 @@ async def test_a_peer_that_accepts_and_says_nothing_times_out() -> None:
 
 
 class Proxy:
-    """A TCP proxy that can stop forwarding without closing anything: a cable pulled, a phone in a tunnel."""
+    """A TCP proxy that can stop forwarding without closing anything, like a pulled cable or a phone in a tunnel."""
 
     def __init__(self, target: HostNetwork) -> None:
         address = parse_tcp(target.addresses[0])
@@ -229,7 +229,7 @@ async def test_a_link_that_is_cut_silently_is_noticed_within_10_seconds() -> Non
 
 @pytest.mark.parametrize("cut", [True, False], ids=["silence", "no"])
 async def test_a_connection_is_watched_once_somebody_has_waited_for_work_there_in_vain(cut: bool) -> None:
-    """Else the next one who wants something of that peer is given the dead connection, too. A peer that says no is there."""
+    """Otherwise the next caller of that peer would get the dead connection, too. A peer that refuses is alive."""
     async with (
         open_host(Identity.from_seed(1), listen=[LOOPBACK]) as server,
         open_host(Identity.from_seed(2)) as client,

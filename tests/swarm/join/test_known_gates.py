@@ -1,4 +1,4 @@
-"""Whether a gate answers, before a command waits for it."""
+"""Whether a gate answers, checked before a command waits for it."""
 
 from __future__ import annotations
 

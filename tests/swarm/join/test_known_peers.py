@@ -1,4 +1,4 @@
-"""Peers that were there lately are kept in the home, and a damaged file of them harms nobody."""
+"""Recently present peers are stored in the home, and a damaged file of them does no harm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_connected_holders_are_kept_and_found_again_at_the_next_start(
         autojump_clock.autojump_threshold = 0.05
         await trio.sleep(FIRST_S + 1)
         while not read_peers(path):
-            await trio.sleep(0.1)  # the file is written in a thread, which no clock hurries
+            await trio.sleep(0.1)  # the file is written in a thread, which the clock does not speed up
         assert read_peers(path) == (f"{peer.addresses[0]}/p2p/{peer.peer_id}",)
         nursery.cancel_scope.cancel()
 

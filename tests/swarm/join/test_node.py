@@ -1,4 +1,4 @@
-"""How a role comes onto the network and leaves it, over real libp2p on loopback."""
+"""How a role joins the network and leaves it, over real libp2p on loopback."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_gate_is_found_by_its_home_and_leaves_no_address_behind(tmp_path
         async with open_node("scheduler", home, SETTINGS, holder=False) as scheduler:
             assert (
                 await scheduler.index.query(Requirement(), 8)
-            ).devices == ()  # the worker said that it left
+            ).devices == ()  # the worker announced that it left
             assert scheduler.incarnation == 2
         nursery.cancel_scope.cancel()
 
@@ -84,7 +84,7 @@ async def test_a_second_node_on_the_same_folder_is_refused_at_once(tmp_path: Pat
                 pytest.fail("two nodes with one key")
         async with open_node(
             "gate", home, SETTINGS, holder=True
-        ) as gate:  # another role of the same home has its own
+        ) as gate:  # another role of the same home has its own key
             assert gate.identity.peer_id
 
 

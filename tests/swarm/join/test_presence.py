@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """The test's own deadline bounds it."""
+    """Wait for a condition; the test's own deadline limits the wait."""
     while not condition():
         await trio.sleep(0.02)
 
@@ -50,7 +50,7 @@ async def gate_at(home: Home, port: int) -> AsyncIterator[RunningNode]:
 
 
 def knows(here: RunningNode, other: RunningNode) -> bool:
-    """Is the other in its routing table?"""
+    """Whether the other node is in this node's routing table."""
     peer = other.identity.peer_id
     return peer in {contact.peer for contact in here.network.table.closest(routing_key(peer), 4)}
 
@@ -66,7 +66,9 @@ async def test_a_node_that_cannot_be_dialled_is_reached_through_its_gate_also_af
     gate_home = Home.at(tmp_path / "gate")
     peer = load_or_create(gate_home.key("gate")).peer_id
     way = f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}"
-    nowhere = f"/ip4/127.0.0.1/tcp/{free_port()}"  # where the world believes it to be, and nobody listens
+    nowhere = (
+        f"/ip4/127.0.0.1/tcp/{free_port()}"  # the address that other nodes have for it, where nobody listens
+    )
     shut_in = RoleSettings(gates=(way,), listen=LOOPBACK, announce=(nowhere,), lan=False)
     worker_home, seeker_home = Home.at(tmp_path / "worker"), Home.at(tmp_path / "seeker")
     with trio.fail_after(50):
@@ -153,7 +155,7 @@ async def test_a_node_whose_gates_are_gone_comes_in_by_a_peer_it_knew(tmp_path: 
             async with open_node("worker", home, settings, holder=True) as two:
                 assert two.network.connected() == (one.identity.peer_id,)
                 while not (devices := (await two.index.everybody()).devices):
-                    await trio.sleep(0.05)  # what holds a shard is asked again
+                    await trio.sleep(0.05)  # the holders of a shard are asked again
                 assert [item.advert.name for item in devices] == ["one"]
 
 

@@ -1,4 +1,4 @@
-"""Nodes behind NATs in the simulated network, and the gates that they are called at."""
+"""Nodes behind NATs in the simulated network, and the gates through which they are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Circuits among addresses."""
+"""Circuits in lists of addresses."""
 
 from __future__ import annotations
 

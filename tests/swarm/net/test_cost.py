@@ -1,4 +1,4 @@
-"""What peers may cost: buckets and the order of those that wait. No clock, no tasks."""
+"""What peers may cost: buckets, and the order of waiting peers. No clock, no tasks."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ SHARE = Share(per_s=1_000, burst=5_000)
     ("charged", "at", "cost", "wait"),
     [
         ((), 0.0, 5_000, 0.0),
-        ((), 0.0, 50_000, 0.0),  # more than it ever holds: a full one is enough
+        ((), 0.0, 50_000, 0.0),  # more than the bucket ever holds: a full one is enough
         ((1_000,), 0.0, 4_000, 0.0),
         ((1_000,), 0.0, 4_500, 0.5),
         ((1_000,), 0.5, 4_500, 0.0),
         ((1_000,), 0.0, 50_000, 1.0),
         ((50_000,), 0.0, 1, 45.001),
-        ((50_000,), 0.0, 0, 45.0),  # it owes
+        ((50_000,), 0.0, 0, 45.0),  # the bucket is in debt
         ((50_000,), 45.0, 0, 0.0),
-        ((50_000,), 1_000.0, 5_000, 0.0),  # and is never more than full
+        ((50_000,), 1_000.0, 5_000, 0.0),  # and never more than full
         ((3_000, 3_000), 0.0, 0, 1.0),
     ],
 )

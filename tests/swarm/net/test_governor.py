@@ -1,4 +1,4 @@
-"""Peers use the processor in turns and within their shares: links over the simulated network."""
+"""Peers take turns on the processor, within their shares: links over the simulated network."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_a_caller_without_time_is_told_that_the_peer_is_busy(
         link = await here.links(1).get(here.server.peer_id, here.server.addresses)
         assert (
             await link.call(Ping()) == PONG
-        )  # more than a bucket holds: the full one is enough, and then owes
+        )  # more than a bucket holds: a full one is enough, and is in debt afterwards
         with pytest.raises(Overloaded) as caught:
             await link.call(Ping(), max_wait_s=5)
         assert 9 < caught.value.retry_after_s < 11
@@ -97,7 +97,7 @@ async def test_a_caller_without_time_is_told_that_the_peer_is_busy(
 
 
 async def test_busy_is_an_answer_of_every_family_and_no_call(autojump_clock: trio.testing.MockClock) -> None:
-    """A peer that says it as a call breaks the protocol."""
+    """A peer that sends it as a call breaks the protocol."""
     async with stage(Governor(), lambda message: 0.0) as here:
         client = here.swarm.node(Identity.from_seed(1))
         stream = await client.open(here.server.peer_id, ProtocolId.HEALTH, here.server.addresses)
@@ -107,7 +107,7 @@ async def test_busy_is_an_answer_of_every_family_and_no_call(autojump_clock: tri
 
 
 async def test_one_peers_backlog_is_not_anothers(autojump_clock: trio.testing.MockClock) -> None:
-    """Thirty calls of one peer are in before the other's only one: it has the next turn but one."""
+    """Thirty calls of one peer are waiting before the other peer's only call arrives, which gets the next turn but one."""
     async with stage(Governor(), lambda message: SLICE_US) as here:
         greedy, modest = here.links(1), here.links(2)
         where = here.server.peer_id, here.server.addresses
@@ -123,7 +123,7 @@ async def test_one_peers_backlog_is_not_anothers(autojump_clock: trio.testing.Mo
 
 async def test_a_known_peer_has_its_turn_more_often() -> None:
     governor, order = Governor(), list[str]()
-    governor.class_of = PeerClass  # each peer is called by its class
+    governor.class_of = PeerClass  # each peer is named after its class
 
     async def work(payer: Payer) -> None:
         await payer.turn(SLICE_US)
@@ -185,7 +185,7 @@ async def test_strangers_that_cause_much_leave_most_of_the_processor(
 
 
 async def cause_much(payer: Payer) -> None:
-    """One turn after the other, without end."""
+    """Take turns without end."""
     payer.turns.charge(trio.current_time(), LIGHT, 1e6)
     while True:
         await payer.turn(SLICE_US)
@@ -194,7 +194,7 @@ async def cause_much(payer: Payer) -> None:
 async def test_who_has_caused_little_does_not_wait_behind_those_that_cause_much(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Three strangers have the processor in turns; a call now and then is served at once."""
+    """Three strangers take turns on the processor, and an occasional call is served at once."""
     governor = Governor()
 
     async with trio.open_nursery() as nursery:
@@ -280,7 +280,7 @@ async def test_a_peer_opens_so_many_streams_a_second_and_no_more(
 async def test_notes_are_charged_and_others_are_served_in_between(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """They are answered in the reader's task: without a turn each, a read of 64 KiB was one long wait for everybody else."""
+    """Notes are handled in the reader's task. Without a turn for each, a read of 64 KiB was one long wait for everybody else."""
     governor = CountingGovernor(shares=SMALL)
     async with stage(governor, lambda message: 0.0) as here:
         flooding, honest = here.links(1), here.links(2)
@@ -311,7 +311,7 @@ async def test_who_goes_on_when_asked_to_wait_is_not_read_any_more(
 
 
 async def test_a_network_pays_together_and_loopback_does_not(autojump_clock: trio.testing.MockClock) -> None:
-    """The peers of one /24 have four strangers' shares between them."""
+    """The peers of one /24 share the budget of four strangers."""
     for network, most in (("192.0.2.0/24", 4), ("", 10)):
         governor = Governor(lambda peer, name=network: name, shares=SMALL)  # type: ignore[misc]
         admitted = sum(governor.payer(f"peer-{n}").admit(50_000) == 0.0 for n in range(10))

@@ -1,4 +1,4 @@
-"""The key on disk, the ids it gives, and the folder that one process holds."""
+"""The key on disk, the ids derived from it, and the folder that only one process may hold."""
 
 from __future__ import annotations
 

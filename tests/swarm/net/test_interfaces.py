@@ -1,4 +1,4 @@
-"""Interfaces are read again once the system says that they changed, and at each look where it says nothing."""
+"""Interfaces are read again when the system reports a change, and at each look where the system reports nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swarm.net.interfaces import KEEP_S, InterfaceAddress, Interfaces, open_news
 
 
 class Machine:
-    """Its only address changes with each read, so that a read shows."""
+    """A machine whose only address changes with each read, so that reads can be counted."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -27,7 +27,7 @@ class Machine:
 
 
 def told() -> tuple[socket.socket, Callable[[], socket.socket]]:
-    """The end at which the system speaks, and what opens the other."""
+    """The socket end at which the system reports changes, and a function that opens the other end."""
     system, news = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     news.setblocking(False)
     return system, lambda: news

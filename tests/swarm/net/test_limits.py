@@ -1,4 +1,4 @@
-"""How many streams a peer may have open to us, and what circuits count."""
+"""How many streams a peer may open to us, and how circuits count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from swarm.relay.wire import HOP, OWN_HOP, OWN_STOP, STOP
 
 
 def open_streams(limits: InboundLimits, stack: contextlib.ExitStack, protocol: str, count: int) -> int:
-    """Open `count` streams; gives how many are served."""
+    """Open `count` streams; returns how many are served."""
     served = 0
     for _ in range(count):
         if stack.enter_context(limits.arriving("gate")):

@@ -1,4 +1,4 @@
-"""Links over the simulated network: calls, answers and notes, and everything a bad or silent peer can do to them."""
+"""Links over the simulated network: calls, answers and notes, and everything that a bad or silent peer can do to them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TALK = Vocabulary(Ping, Pong, calls=(Ping,), notes=(Pong,))
 
 @dataclass
 class Desk:
-    """The far side: answers pings on request."""
+    """The far side, which answers pings on request."""
 
     messages: list[Message] = field(default_factory=list)
     gate: trio.Event = field(default_factory=trio.Event)
@@ -48,7 +48,7 @@ class Desk:
         if link not in self.links:
             self.links.append(link)
         if isinstance(message, Pong):
-            return None  # used as a note
+            return None  # received as a note
         self.answering += 1
         self.most = max(self.most, self.answering)
         if self.waits:
@@ -90,7 +90,7 @@ async def pair() -> AsyncIterator[Pair]:
 async def test_who_asks_and_takes_no_answers_is_not_asked_what_else_it_wants(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Answers may be large and questions are small; they would pile up here."""
+    """Answers may be large and requests are small, so answers would pile up here."""
     begun = 0
 
     async def answer(link: Link, message: Message) -> Message:
@@ -100,7 +100,9 @@ async def test_who_asks_and_takes_no_answers_is_not_asked_what_else_it_wants(
 
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
-        there.governor.class_of = lambda peer: PeerClass.OWN  # whose calls are answered whatever they cost
+        there.governor.class_of = lambda peer: (
+            PeerClass.OWN
+        )  # calls of this class are answered whatever they cost
         serve_links(there, ProtocolId.HEALTH, TALK, answer)
         stream = await here.open(there.peer_id, ProtocolId.HEALTH, there.addresses)
         question = TALK.encode(Frame(FrameKind.CALL, 1, Ping()))
@@ -140,7 +142,7 @@ async def test_a_call_gets_its_answer_and_a_note_gets_none(autojump_clock: trio.
 
 
 async def test_a_call_that_comes_as_a_note_resets_the_link(autojump_clock: trio.testing.MockClock) -> None:
-    """It would be served without a place among the calls, and without an answer that its sender has to read."""
+    """Otherwise it would be served outside the limit for calls, and without an answer that its sender has to read."""
     async with pair() as two:
         link = await two.link()
         await link.tell(Ping())
@@ -200,7 +202,7 @@ async def test_silence_ends_in_unreachable_after_the_timeout(autojump_clock: tri
             await link.call(Ping(), max_wait_s=3)
         assert trio.current_time() - began == pytest.approx(3, abs=0.1)
         two.desk.waits = False
-        two.desk.gate.set()  # the late answer finds nobody and harms nobody
+        two.desk.gate.set()  # the late answer matches no call and does no harm
         assert await link.call(Ping()) == PONG
 
 
@@ -413,7 +415,7 @@ async def test_a_link_through_a_gate_is_left_for_a_direct_one_after_what_is_bein
         direct = await two.links.get(two.there.peer_id)
         assert (relayed.relayed, direct.relayed) == (True, False)
         assert two.links.peek(two.there.peer_id) is direct
-        await direct.tell(PONG)  # a link on which nothing is ever said would end
+        await direct.tell(PONG)  # a link on which nothing is ever sent would end
         await trio.sleep(60)
         assert not relayed.closed.is_set(), "an answer is still to come"
         two.desk.gate.set()

@@ -1,4 +1,4 @@
-"""The account of what peers take of a node's memory."""
+"""The account of the memory that peers occupy in a node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Held:
 
 @dataclass
 class Account:
-    """An account of 100 bytes, 40 of them for one peer's work, and what it did."""
+    """An account of 100 bytes, 40 of them for one peer's work, and the actions it took."""
 
     memory: MemoryAccount = field(default_factory=lambda: MemoryAccount(MemoryLimits(100, 40)))
     ended: list[tuple[str, int]] = field(default_factory=list)
@@ -146,7 +146,7 @@ async def test_a_peer_above_its_limit_is_not_read_and_others_are(
             stream = await greedy.open(server.peer_id, ProtocolId.HEALTH, server.addresses)
             await stream.send_all(TALK.encode(Frame(FrameKind.CALL, 1, Ping())) * MAX_ANSWERING)
         await trio.sleep(5)
-        assert 10 <= answering <= 12  # each link looks before it reads
+        assert 10 <= answering <= 12  # each link checks before it reads
         assert memory.of(greedy.peer_id) >= 10 * CALL_BYTES
         links = Links(modest, ProtocolId.HEALTH, TALK, nursery)
         assert isinstance(await links.call(server.peer_id, server.addresses, Ping()), Pong)

@@ -1,4 +1,4 @@
-"""What `swarm.net.network` promises, asked of both things that have its face: libp2p on loopback, and the simulated network."""
+"""The promises of `swarm.net.network`, tested on both implementations of its interface: libp2p on loopback, and the simulated network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from swarm.p2p.stream import NodeStream
 
 ECHO = "/test/echo/1"
 Start = Callable[[int], Awaitable[Network]]
-"""Start the node with this number; it is open for dialling when the call returns."""
+"""Starts the node with this number; it can be dialled when the call returns."""
 
 
 @asynccontextmanager
@@ -61,13 +61,13 @@ async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
 
 
 async def echo(stream: Stream) -> None:
-    """Send back what comes, until the other side has finished."""
+    """Send back what arrives until the other side has finished."""
     while data := await stream.receive_some():
         await stream.send_all(data)
 
 
 async def read_all(stream: Stream) -> bytes:
-    """Everything until the end of the stream."""
+    """Read everything until the end of the stream."""
     parts = bytearray()
     while data := await stream.receive_some():
         parts += data
@@ -75,13 +75,13 @@ async def read_all(stream: Stream) -> bytes:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that comes about by itself; the test's own deadline bounds it."""
+    """Wait for a condition that becomes true by itself; the test's own deadline limits the wait."""
     while not condition():
         await trio.sleep(0.005)
 
 
 async def pair(start: Start) -> tuple[Network, Network]:
-    """Two nodes; the second one dials."""
+    """Two nodes, of which the second dials."""
     return await start(1), await start(2)
 
 
@@ -414,7 +414,7 @@ async def test_a_peer_has_at_most_8_streams_of_a_protocol_and_32_in_all(start: S
         remaining += streams
     assert await usable_streams(client, server, "/test/4/1", 2) == []
     other = await start(3)
-    assert len(await usable_streams(other, server, "/test/0/1", 1)) == 1  # another peer has places of its own
+    assert len(await usable_streams(other, server, "/test/0/1", 1)) == 1  # another peer has its own places
     await remaining[0].aclose()
     while not await usable_streams(
         client, server, "/test/0/1", 1
@@ -436,7 +436,7 @@ async def test_streams_behave_as_trios_own(start: Start) -> None:
 
     async def make() -> tuple[_AsTrio, _AsTrio]:
         nonlocal free
-        free.set()  # the pair before is done with: the server need not keep its end
+        free.set()  # the previous pair is done, so the server need not keep its end
         free = mine = trio.Event()
         arrived = trio.Event()
 
@@ -486,7 +486,7 @@ async def test_a_process_that_has_ended_is_distinguished_from_one_that_is_silent
     with pytest.raises(Unreachable) as caught:
         await asker.connect(gone, [closed])
     assert caught.value.refused
-    with socket.socket() as silent:  # takes connections and says nothing
+    with socket.socket() as silent:  # accepts connections and says nothing
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         with pytest.raises(Unreachable) as caught:

@@ -1,4 +1,4 @@
-"""The way to a peer, in words and for programs."""
+"""The path to a peer, in words and for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gate lends, decided without network or clock."""
+"""What a gate reserves, decided without network or clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOME = "192.0.2.7"
 
 
 def why(relay: RelayReservations, peer: str, ip: str | None = HOME, now: float = 0.0) -> DeclineReason | None:
-    """Why `peer` gets no place; None when it gets one."""
+    """Why `peer` gets no reservation; None when it gets one."""
     try:
         relay.reserve(peer, ip, now)
     except ReservationDeclined as declined:
@@ -60,7 +60,7 @@ def test_a_network_has_its_share_whoever_its_peers_are() -> None:
         None,
         DeclineReason.NETWORK_SHARE,
     ]
-    assert why(relay, "home 1", "192.0.2.200") is None  # it had one already
+    assert why(relay, "home 1", "192.0.2.200") is None  # it had a reservation already
     assert [why(relay, f"six {n}", f"2001:db8:1:{n}::1") for n in (1, 2, 3)] == [
         None,
         None,
@@ -84,7 +84,7 @@ def test_who_moves_takes_its_share_along() -> None:
     assert why(relay, "a", "198.51.100.1") is None
     assert why(relay, "b", "192.0.2.1") is None
     assert why(relay, "a", "192.0.2.2") is DeclineReason.NETWORK_SHARE
-    assert relay.holds("a", 0)  # refused, it keeps the one it has
+    assert relay.holds("a", 0)  # refused, it keeps its reservation
 
 
 def test_a_circuit_that_was_never_established_hides_no_other() -> None:
@@ -140,7 +140,7 @@ def test_who_is_served_no_longer_loses_its_reservation_and_its_circuits() -> Non
 
 
 def test_a_visitor_is_served_as_long_as_the_member_who_introduced_it() -> None:
-    """Its own permission is for minutes: what runs does not end with it."""
+    """The visitor's own permission lasts for minutes, but its running calls do not end with it."""
     served, visitors = {"member", "b"}, {"visitor": "member"}
 
     def allow(peer: str) -> bool:
@@ -195,7 +195,7 @@ def test_a_circuit_carries_what_it_may_and_not_a_byte_more() -> None:
     assert relay.carry(circuit, 40) is None
     assert [(one.carried, one.began) for one in relay.circuits] == [(100, 5)]
     relay.end(circuit, CircuitEnd.BYTES)
-    relay.end(circuit, CircuitEnd.CLOSED)  # the first word counts
+    relay.end(circuit, CircuitEnd.CLOSED)  # the first reason counts
     assert (relay.circuits, relay.bytes, relay.connected, relay.ended) == ({}, 100, 1, {CircuitEnd.BYTES: 1})
 
 
@@ -221,7 +221,7 @@ IPS = st.sampled_from(["192.0.2.1", "192.0.2.2", "198.51.100.1", "2001:db8::1", 
 
 
 class Desk(RuleBasedStateMachine):
-    """Whatever is asked in whatever order, no share is ever exceeded and everything lent comes back."""
+    """Whatever is requested in whatever order, no share is ever exceeded and everything reserved is returned."""
 
     limits = RelayLimits(
         reservations=4,
@@ -299,7 +299,7 @@ class Desk(RuleBasedStateMachine):
         for circuit in self.live:
             self.relay.end(circuit, CircuitEnd.STOPPED)
         self.now += 1000
-        for number in range(2):  # all shares are whole again
+        for number in range(2):  # all shares are free again
             self.relay.reserve(f"new {number}", "192.0.2.9", self.now)
             self.relay.begin(f"caller {number}", "192.0.2.9", f"new {number}", self.now)
 
@@ -320,7 +320,7 @@ def test_a_peer_never_gets_more_than_its_burst_and_what_came_back_since(pauses: 
 
 def test_all_circuits_together_keep_to_the_bytes_a_second_that_were_set() -> None:
     relay = RelayReservations(RelayLimits(bytes_per_s=1000))
-    assert relay.pace(1000, 10.0) == 0.0  # a second's worth goes at once
+    assert relay.pace(1000, 10.0) == 0.0  # a second's worth passes at once
     assert relay.pace(500, 10.0) == 0.5
     assert relay.pace(1500, 10.0) == 2.0
     assert relay.pace(1000, 13.0) == 0.0  # it was quiet for a second

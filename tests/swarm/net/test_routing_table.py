@@ -1,4 +1,4 @@
-"""The routing table: the nearest holders that answered, and no more than there is room for."""
+"""The routing table: the nearest holders that answered, and no more than fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PEERS = [Identity.from_seed(f"table {number}").peer_id for number in range(400)]
 
 
 def prefix(peer: str) -> int:
-    """The leading bits it has in common with us."""
+    """The number of leading bits that the peer's key shares with ours."""
     return 256 - distance(peer, routing_key(ME)).bit_length()
 
 
@@ -70,7 +70,7 @@ def test_a_newcomer_takes_the_place_of_one_that_is_gone_and_of_nobody_who_answer
         assert table.learn(contact, float(number)) is None
     here, late = far[:2]
     newcomer, newer = far[BUCKET_SIZE : BUCKET_SIZE + 2]
-    assert table.learn(newcomer, CHECK_AFTER_S) is None  # all have answered of late
+    assert table.learn(newcomer, CHECK_AFTER_S) is None  # all have answered recently
     now = CHECK_AFTER_S + 10
     assert table.learn(newcomer, now) == here
     table.answered(here.peer, now)
@@ -81,7 +81,7 @@ def test_a_newcomer_takes_the_place_of_one_that_is_gone_and_of_nobody_who_answer
     assert (table.get(here.peer), table.get(newer.peer), table.get(late.peer)) == (here, newer, None)
     assert len(table.closest(bytes(32), 1000)) == BUCKET_SIZE
     table.learn(newcomer, now)
-    table.forget(newcomer.peer)  # silent while it waits: nobody comes instead
+    table.forget(newcomer.peer)  # it did not answer while it waited, and no other peer takes its place
     table.forget(here.peer)
     assert len(table.closest(bytes(32), 1000)) == BUCKET_SIZE - 1
 

@@ -1,4 +1,4 @@
-"""Yamux connections for tests."""
+"""Yamux connections for the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may connect: each network's pace and share, the unproven ones' limit, and the last places for those who are known."""
+"""Who may connect: the pace and share of each network, the limit for unproven peers, and the last places for known peers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOME, OTHER = "192.0.2.7", "198.51.100.7"
 
 
 def proved(arrivals: ConnectionGater, ip: str, now: float, count: int) -> list[InboundConnection]:
-    """So many connections from there that prove who they are at once; those that were let in."""
+    """`count` connections from that address that prove their identity at once; returns the admitted ones."""
     results = []
     for number in range(count):
         arrival = arrivals.arrive(ip, now)
@@ -46,7 +46,7 @@ def test_a_network_has_its_share_however_many_addresses_it_has() -> None:
 
 
 def half(arrivals: ConnectionGater, ip: str) -> InboundConnection | None:
-    """The half of a circuit from there, if there is room for it."""
+    """Half of a circuit from that address, if there is room for it."""
     arrival = arrivals.arrive(ip, 0.0)
     assert arrival is not None
     if arrivals.carry(arrival):
@@ -141,7 +141,7 @@ def test_a_flood_is_held_to_its_networks_pace_and_nobody_elses() -> None:
 
 
 def test_connections_that_prove_nothing_take_no_more_than_their_part() -> None:
-    """Those that came first make room: of the address that has its part, or of the network that has most."""
+    """The oldest ones make room: of the address that has used its part, or of the network that has most."""
     arrivals = ConnectionGater(ConnectionLimits(pending=5, pending_per_ip=3))
     cut: list[str] = []
 

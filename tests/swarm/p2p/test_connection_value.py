@@ -1,4 +1,4 @@
-"""Who leaves at the connection limit: floods of keys that come back at once, beside peers that work and newcomers."""
+"""Which peers are disconnected at the connection limit: floods of keys that come back at once, beside working peers and newcomers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from swarm.p2p.connection_value import NEW_S, ConnectionUse, ConnectionValue, le
 NOW = 10_000.0
 ROOM = 120
 TICK_S = 0.0625
-"""Between two connections of the flood: as many for this room as 128 a second are for that of a gate."""
+"""Time between two connections of the flood. In proportion to the limit it equals 128 per second at a gate."""
 
 
 def value(peer: str, **changes: float | int | str | bool) -> ConnectionValue:
@@ -55,7 +55,7 @@ def test_known_peers_newcomers_and_those_at_work_stay() -> None:
     idle = value("idle", since=NOW - 60.0)
     friend = value("friend")
     assert order(fresh, working, idle, friend, known=lambda peer: peer == "friend") == ["idle"]
-    # a call every second does not lock everybody out, and a rush of newcomers ends no work
+    # a call every second does not lock out everybody else, and a rush of newcomers ends no work
     assert order(fresh, working) == ["working"]
     assert order(fresh, replace(fresh, peer="fresh too"), working) == []
     assert order(fresh) == []
@@ -75,7 +75,7 @@ def test_use_is_marked_once_a_minute_for_calls_and_for_answers() -> None:
 
 @dataclass
 class Gate:
-    """A gater with its limit for strangers at ROOM, on virtual time."""
+    """A connection gater whose limit for strangers is ROOM, on virtual time."""
 
     now: float = 0.0
     gater: ConnectionGater = field(
@@ -108,7 +108,7 @@ class Gate:
         self.up[peer].use.note(self.now, answered=False)
 
     def flood(self, seconds: float, every: Callable[[float], None], *, call: bool = False) -> None:
-        """Keys beyond the room for strangers, of which each comes back as soon as it is closed."""
+        """A flood of more keys than the limit for strangers; each comes back as soon as its connection is closed."""
         until = self.now + seconds
         while self.now < until:
             self.now += TICK_S

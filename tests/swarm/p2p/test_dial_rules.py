@@ -1,4 +1,4 @@
-"""Which addresses of strangers are dialled, and how often in vain."""
+"""Which addresses of strangers are dialled, and how many failed dials they get."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from swarm.p2p.dial_rules import DOOR, GOOD_FAILS, PUBLIC, DialBudget, DialRules
 PEER = Identity.from_seed("peer").peer_id
 HOME = (ipaddress.ip_network("192.168.1.0/24"), ipaddress.ip_network("fd00:1::/64"))
 LAN = "/ip4/192.168.1.7/tcp/4001"
-"""Where this node listens."""
+"""The address on which this node listens."""
 
 
 def rules(*listening: str, given: str = "") -> DialRules:
@@ -55,7 +55,7 @@ def test_a_node_at_home_is_sent_to_the_internet_and_its_own_lan_and_nowhere_else
 def test_a_swarm_on_one_machine_dials_by_loopback() -> None:
     here = "/ip4/127.0.0.1/tcp/4001"
     assert dialled(rules("/ip4/127.0.0.1/tcp/1"), here)
-    assert dialled(rules(), here)  # one that listens nowhere and has met nobody yet
+    assert dialled(rules(), here)  # a node that listens nowhere and has met nobody yet
     scheduler = rules()
     scheduler.answered(0, PEER, "/ip4/8.8.8.8/tcp/1")
     assert not dialled(scheduler, here)
@@ -69,7 +69,7 @@ def test_a_swarm_on_one_machine_dials_by_loopback() -> None:
 def test_who_has_a_gate_in_another_private_network_is_of_it() -> None:
     routed = rules(LAN, given="/ip4/10.1.0.1/tcp/4101")
     assert not dialled(routed, "/ip4/10.2.0.7/tcp/4001")
-    routed.answered(0, PEER, "/ip4/192.168.1.9/tcp/4001")  # a neighbour says nothing of other networks
+    routed.answered(0, PEER, "/ip4/192.168.1.9/tcp/4001")  # a neighbour proves nothing about other networks
     assert not dialled(routed, "/ip4/10.2.0.7/tcp/4001")
     routed.answered(0, PEER, "/ip4/10.1.0.1/tcp/4101")
     assert dialled(routed, "/ip4/10.2.0.7/tcp/4001")
@@ -93,7 +93,7 @@ def test_a_victim_gets_a_few_dials_whatever_keys_and_ports_are_named() -> None:
 
 @pytest.mark.parametrize("ip", ["8.8.8.8", "192.168.1.77", "127.0.0.1"])
 def test_a_victims_port_gets_a_few_dials_for_any_number_of_invented_peers(ip: str) -> None:
-    """Hundreds of adverts name the victim's port, each under a key of its own."""
+    """Hundreds of adverts name the victim's port, each under its own key."""
     them = rules("/ip4/127.0.0.1/tcp/4001" if ip == "127.0.0.1" else LAN)
     address = f"/ip4/{ip}/tcp/4002"
     tried = [
@@ -104,7 +104,7 @@ def test_a_victims_port_gets_a_few_dials_for_any_number_of_invented_peers(ip: st
     ]
     assert sum(not now for now in tried) == DOOR[0]
     assert len(tried) <= 32
-    if not ipaddress.ip_address(ip).is_global:  # there the whole machine counts
+    if not ipaddress.ip_address(ip).is_global:  # for such addresses the whole machine counts
         assert dialled(them, f"/ip4/{ip}/tcp/4003", 600.0)
 
 
@@ -117,7 +117,7 @@ def test_naming_a_nodes_address_does_not_have_it_shunned() -> None:
     for _ in range(GOOD_FAILS):
         assert dialled(them, node, 2.0)
     assert not dialled(them, node, 2.0)
-    assert dialled(them, "/ip4/8.8.8.8/tcp/4101", 2.0)  # what the owner gave is dialled in any case
+    assert dialled(them, "/ip4/8.8.8.8/tcp/4101", 2.0)  # an address from the owner is always dialled
 
 
 def test_an_answer_gives_a_target_all_its_pace_again() -> None:

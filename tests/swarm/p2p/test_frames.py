@@ -1,4 +1,4 @@
-"""Frames of yamux out of bytes that come in any pieces, and what waits for a reader. No connection."""
+"""Yamux frames from bytes that arrive in any pieces, and the data that waits for a reader. No connection."""
 
 from __future__ import annotations
 

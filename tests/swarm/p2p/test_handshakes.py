@@ -97,7 +97,7 @@ async def test_who_waits_no_more_takes_no_turn(autojump_clock: trio.testing.Mock
 
 
 def test_an_idle_key_does_not_displace_others_again_and_again() -> None:
-    """Evicted unused, it is refused while there is no room, and welcome where there is."""
+    """Once evicted unused, it is refused while there is no room, and accepted while there is."""
     gater = ConnectionGater(ConnectionLimits(strangers=2), knows=lambda peer: peer == "known")
     arrivals = {}
     for place, peer in enumerate(("idle", "b", "c")):

@@ -1,4 +1,4 @@
-"""Attacks on a running node over real sockets, by a peer that speaks the bytes itself."""
+"""Attacks on a running node over real sockets, by a peer that writes the bytes itself."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ async def victim() -> AsyncIterator[HostNetwork]:
 
 
 async def still_serves(victim: Network) -> None:
-    """An honest node is served as if nothing had happened."""
+    """Check that an honest node is still served."""
     async with open_host(Identity.from_seed("honest")) as honest:
         stream = await honest.open(victim.peer_id, ECHO, victim.addresses)
         await stream.send_all(b"hello")
         assert await stream.receive_some() == b"hello"
 
 
-# -- (a) (b) nothing but Noise and yamux ----------------------------------------------------------------------------------
+# -- (a) (b) only Noise and yamux -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("security", ["/plaintext/2.0.0", "/secio/1.0.0", "/tls/1.0.0"])
@@ -77,7 +77,7 @@ async def test_no_other_security_than_noise_is_spoken(victim: HostNetwork, secur
 
 
 async def test_nobody_is_taken_for_another_by_showing_that_ones_public_key(victim: HostNetwork) -> None:
-    """What libp2p's default host falls for: plaintext, with the boss's public key and the attacker's signature."""
+    """libp2p's default host accepts it: plaintext, with the boss's public key and the attacker's signature."""
     boss = create_new_key_pair(Identity.from_seed("boss").seed)
     client = MultiselectClient()
     stream = await tcp(victim)
@@ -109,7 +109,7 @@ def test_a_host_that_would_speak_more_does_not_start() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["secp256k1", "rsa"])
 async def test_a_peer_with_another_kind_of_key_is_not_let_in(victim: HostNetwork, kind: str) -> None:
-    """Its id has another form than ours: a gate that counted its peers with one of those among them fell over it."""
+    """Its id has another form than ours. A gate that counted its peers with such an id among them crashed."""
     other = keys_of_kind(kind)
     with contextlib.suppress(BaseLibp2pError):
         async with attack(victim, keys=other) as link:
@@ -120,7 +120,7 @@ async def test_a_peer_with_another_kind_of_key_is_not_let_in(victim: HostNetwork
 
 
 def keys_of_kind(kind: str) -> KeyPair:
-    """By libp2p's own module, which is left out of nodes."""
+    """Made with libp2p's own module, which nodes leave out."""
     spec = PathFinder.find_spec(f"libp2p.crypto.{kind}", list(libp2p.crypto.__path__))
     assert spec is not None
     assert spec.loader is not None
@@ -152,7 +152,7 @@ async def test_a_stranger_with_a_senseless_greeting_is_dropped_at_once(
         await stream.send_all(greeting)
         with trio.fail_after(
             3
-        ):  # without the limit the victim waits 10 s for the 4 GiB, and holds what comes
+        ):  # without the limit the victim waits 10 s for the 4 GiB, and stores what arrives
             assert await ended(stream)
     await still_serves(victim)
 
@@ -178,7 +178,7 @@ async def test_a_peer_with_a_senseless_protocol_name_loses_its_stream_only(
 
 
 async def test_a_message_may_come_byte_by_byte(victim: HostNetwork) -> None:
-    """libp2p gives a frame 101 reads; a slow link needs more."""
+    """libp2p allows 101 reads for a frame; a slow link needs more."""
     async with attack(victim) as link:
         stream = await link.open()
         for byte in line(MSS[:-1]) + line(ECHO.encode()):
@@ -234,7 +234,7 @@ async def test_streams_that_never_say_what_they_want_count_too(victim: HostNetwo
 
 
 async def test_an_inbound_connection_frees_its_slot(victim: HostNetwork) -> None:
-    """libp2p keeps the place until the node ends: after 1,024 visits nobody can come any more."""
+    """libp2p keeps the slot until the node ends, so after 1,024 visits nobody could connect."""
     limiter = victim.swarm._inbound_limiter
     for _ in range(3):
         async with attack(victim) as link:
@@ -269,7 +269,7 @@ async def test_the_public_ipfs_table_is_not_spoken_and_nothing_is_pushed(
 
 
 def test_dialling_and_calling_wait_for_no_timer() -> None:
-    """On a clock that stands still; libp2p's own dial would wait for its 250 ms for ever."""
+    """On a clock that stands still: libp2p's own dial would wait forever for its 250 ms."""
     clock = trio.testing.MockClock()
     started = clock.current_time()
     finished = threading.Event()

@@ -1,4 +1,4 @@
-"""The same over IPv6, on `::1`: connecting, being dialled back, the advert, and the index."""
+"""Over IPv6, on `::1`: connecting, being dialled back, the advert, and the index."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_a_node_that_listens_on_ipv6_alone_is_dialled_back_and_found_by_it
 
 
 class Socket:
-    """What a connection's socket says of the other end."""
+    """What a connection's socket reports about the other end."""
 
     def __init__(self, name: object) -> None:
         self._name = name
@@ -98,7 +98,7 @@ class Socket:
 def test_it_is_known_where_a_connection_comes_from_by_either_kind_of_address(
     name: object, address: tuple[str, int] | None
 ) -> None:
-    """Otherwise its network's limits on connections and places would not be those of its network."""
+    """Otherwise the limits on connections and places would count it under the wrong network."""
     harden()
     stream = TrioTCPStream(Socket(name))  # type: ignore[arg-type]
     assert stream.get_remote_address() == address

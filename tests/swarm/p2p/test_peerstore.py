@@ -1,4 +1,4 @@
-"""What strangers say of themselves, and how much of it is remembered."""
+"""What strangers claim about themselves, and how much of it is stored."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_of_one_peer_a_few_addresses_and_names_are_kept() -> None:
 
 
 def test_addresses_that_are_too_old_are_nothing_and_no_error() -> None:
-    """libp2p raises; a peer that had a circuit alone was then out of reach for ever."""
+    """libp2p raises an error, and a peer with only a circuit could then never be reached again."""
     book, peer = BoundedPeerStore(MY_ID, KEYS), stranger(1)
     book.add_addrs(peer, [SOMEWHERE], 7200)
     book.peer_data_map[peer].last_identified -= 7201  # type: ignore[attr-defined]
@@ -121,7 +121,7 @@ async def test_a_peer_that_says_too_much_of_itself_has_said_nothing(names: int, 
 
 
 async def test_who_dialled_and_says_nothing_is_not_asked_who_it_is() -> None:
-    """The answer may never come: a task and a stream for each idle key."""
+    """The answer may never come, and the request costs a task and a stream for each idle key."""
     async with open_host(ME, listen=[LOOPBACK]) as victim, attack(victim):
         peer = ID(peer_id_bytes(ATTACKER.peer_id))
         with trio.fail_after(10):

@@ -1,4 +1,4 @@
-"""Our Noise session against libp2p's own, over a pipe in memory: the same bytes, many at once."""
+"""Our Noise session against libp2p's own, over an in-memory pipe: the same bytes, many at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXT = bytes(range(256)) * 1024
 
 
 class Raw:
-    """A connection in memory. What is written counts; what comes can be changed."""
+    """An in-memory connection that counts writes and can alter what arrives."""
 
     def __init__(self, stream: trio.abc.Stream, initiator: bool) -> None:
         self._stream, self.is_initiator = stream, initiator
@@ -48,7 +48,7 @@ class Raw:
 
 @dataclass
 class Ends:
-    """Both ends of one session, as libp2p made them, and what they run on."""
+    """Both ends of a session, as libp2p created them, and the connection below them."""
 
     ours: ISecureConn
     theirs: ISecureConn

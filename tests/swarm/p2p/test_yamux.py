@@ -1,4 +1,4 @@
-"""Attacks on one yamux connection, frame by frame, against a peer that is not bound by any rule. No sockets."""
+"""Attacks on one yamux connection, frame by frame, by a peer that obeys no rule. No sockets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ async def test_a_window_can_not_be_overrun_by_the_frame_that_opens_the_stream(ri
 
 async def test_a_frame_larger_than_any_window_is_refused_before_it_is_read(rig: Rig) -> None:
     await rig.pipe.open(1)
-    await rig.pipe.frame(yamux.TYPE_DATA, 0, 1, MAX_WINDOW + 1)  # no body follows: the header alone must do
+    await rig.pipe.frame(
+        yamux.TYPE_DATA, 0, 1, MAX_WINDOW + 1
+    )  # no body follows: the header alone must be enough
     await rig.settled()
     assert rig.pipe.closed
 
@@ -115,13 +117,13 @@ async def test_windows_grow_only_while_all_of_them_together_fit(rig: Rig) -> Non
             await rig.settled()
             await rig.accepted[number].read()
     targets = [stream.target_recv_window for stream in rig.accepted]
-    assert max(targets) > WINDOW  # a fast reader does get more
+    assert max(targets) > WINDOW  # a fast reader does get a larger window
     assert max(targets) <= MAX_WINDOW
     assert sum(targets) <= MAX_BUFFERED
 
 
 async def test_the_end_of_a_stream_may_come_with_its_acknowledgement(rig: Rig) -> None:
-    """Yamux allows it; libp2p's loop does not see it, and the reader waits for ever."""
+    """Yamux allows it, but libp2p's loop does not see it, and the reader waits forever."""
     stream = await rig.conn.open_stream()
     await rig.pipe.data(stream.stream_id, b"that is all", flags=yamux.FLAG_ACK | yamux.FLAG_FIN)
     assert await stream.read(100) == b"that is all"
@@ -219,7 +221,7 @@ async def test_a_stream_closed_here_is_reset_when_the_peer_sends_on(rig: Rig) ->
 
 
 async def test_a_peer_that_sends_on_and_reads_nothing_is_reset_once(rig: Rig) -> None:
-    """Each frame would begin a task that waits to say so."""
+    """Otherwise each frame would start a task that waits to send a reset."""
     await rig.pipe.open(1)
     await rig.settled()
     rig.accepted[0].stop()
@@ -247,7 +249,7 @@ async def test_all_connections_of_a_node_together_hold_so_much_and_who_holds_mos
             await rig.settled()
         assert [rig.pipe.closed for rig in (modest, greedy, late)] == [False, True, False]
         assert shared.total == 2 * WINDOW
-        assert len(await modest.accepted[0].read(WINDOW)) == WINDOW  # what was read makes room
+        assert len(await modest.accepted[0].read(WINDOW)) == WINDOW  # reading makes room
         for number in (1, 2, 3):
             await late.pipe.open(1 + 2 * number)
             await late.pipe.data(1 + 2 * number, bytes(WINDOW))
@@ -297,7 +299,7 @@ async def test_a_silent_peer_that_was_sent_something_is_given_up_within_20_secon
     await rig.pipe.open(1)
     await trio.sleep(0.1)
     begun = trio.current_time()
-    for _ in range(4):  # whoever goes on telling is answered no sooner
+    for _ in range(4):  # a node that keeps sending is answered no sooner
         await rig.accepted[0].write(b"are you there?")
         await trio.sleep(3)
     with pytest.raises(MuxedStreamReset):
@@ -313,7 +315,7 @@ async def test_a_silent_peer_of_whom_nobody_wants_anything_is_given_up_within_45
 
 
 async def given_up_after(rig: Rig) -> float:
-    """Seconds until the connection is closed, with a stream on which nothing comes."""
+    """Seconds until the connection is closed while nothing arrives on an open stream."""
     await rig.pipe.open(1)
     await trio.sleep(0.1)
     begun = trio.current_time()
@@ -365,7 +367,7 @@ async def test_a_quiet_peer_that_answers_pings_is_kept(
 async def test_an_idle_connection_takes_one_task_and_its_node_one_for_all(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """1,020 idle keys are held against 64 MiB."""
+    """Compares 1,020 idle keys with 64 MiB."""
     harden()
     looks = Looks()
     async with trio.open_nursery() as nursery:
@@ -418,7 +420,7 @@ async def test_bytes_that_nobody_reads_of_a_stream_that_ended_are_forgotten(
     await rig.settled()
     await rig.accepted[0].close()
     assert rig.conn.stream_buffers
-    for number in range(40):  # it goes on answering
+    for number in range(40):  # it keeps answering
         await rig.pipe.frame(yamux.TYPE_PING, yamux.FLAG_ACK, 0, number)
         await trio.sleep(3)
     assert not rig.pipe.closed
@@ -500,7 +502,7 @@ async def test_what_waits_on_circuits_is_bounded_by_their_own_windows(rig: Rig) 
         rig.conn.carry(rig.accepted[-1])
         await rig.pipe.data(2 * number + 1, bytes(WINDOW))
     await rig.settled()
-    assert not rig.pipe.closed  # 9 MiB wait: their gate lends so many circuits and no more
+    assert not rig.pipe.closed  # 9 MiB wait: their gate relays this many circuits and no more
     await rig.pipe.data(1, b"x")
     await rig.settled()
     assert rig.pipe.closed

@@ -1,4 +1,4 @@
-"""A victim's yamux connection, and the other end of it in the hands of a test, frame by frame. No sockets."""
+"""A victim's yamux connection, whose other end the test drives frame by frame. No sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WINDOW = 256 * 1024
 
 
 class Pipe:
-    """A secured connection whose far end is held by the test."""
+    """A secured connection whose far end the test holds."""
 
     is_initiator = False
 
@@ -33,7 +33,7 @@ class Pipe:
         self._to_victim, self._victim_reads = trio.open_memory_channel[bytes](10_000)
         self._victim_writes, self.replies = trio.open_memory_channel[bytes](10_000)
         self.blocked = False
-        """The socket takes no more bytes."""
+        """Whether the socket takes no more bytes."""
         self.closed = False
         self.kind = ConnectionType.DIRECT
 
@@ -57,7 +57,7 @@ class Pipe:
         await trio.lowlevel.checkpoint()
 
     async def frame(self, kind: int, flags: int, stream_id: int, length: int, body: bytes = b"") -> None:
-        """What the attacker sends."""
+        """Send a frame as the attacker."""
         header = struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, flags, stream_id, length)
         await self._to_victim.send(header + body)
 
@@ -84,12 +84,12 @@ class Rig:
             self.accepted.append(cast(PatientStream, stream))
 
     async def settled(self) -> None:
-        """Until everybody waits for somebody."""
+        """Wait until every task is blocked."""
         await trio.testing.wait_all_tasks_blocked()
 
 
 def sent(rig: Rig) -> list[bytes]:
-    """What the victim has sent."""
+    """The messages that the victim has sent."""
     messages = []
     with contextlib.suppress(trio.WouldBlock):
         while True:

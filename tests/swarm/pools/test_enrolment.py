@@ -1,4 +1,4 @@
-"""Admission to a home's own pool: for good, with the device that the worker names, until it is revoked."""
+"""Admission to a home's own pool: until it is revoked, with the device that the worker names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEVICE = "d-0123456789abcdef"
 
 
 class Owner:
-    """A home's pool, and its answers to who asks."""
+    """A home's pool, and its answers to requests."""
 
     def __init__(self, home: Home) -> None:
         self.home, self.now = home, NOW
@@ -71,7 +71,7 @@ def test_a_member_of_before_names_its_device_once_and_changes_it_with_a_ticket_a
     assert owner.line.device == DEVICE
     owner.ask(owner.ticket())
     assert owner.line.device == DEVICE
-    owner.ask(owner.ticket(), "d-of-another")  # a ticket is its owner's word
+    owner.ask(owner.ticket(), "d-of-another")  # a ticket carries its owner's authority
     assert owner.line.device == "d-of-another"
 
 

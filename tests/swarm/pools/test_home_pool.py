@@ -1,4 +1,4 @@
-"""The pool that every home has: made once, with the home's scheduler in it, and never by hand."""
+"""The pool that every home has: created once, with the home's scheduler in it, and never by hand."""
 
 from __future__ import annotations
 

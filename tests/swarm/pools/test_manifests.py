@@ -1,4 +1,4 @@
-"""Manifests: only the pool's key makes one, the number only rises, and a revoked peer stays revoked."""
+"""Manifests: only the pool's key signs one, the number only rises, and a revoked peer stays revoked."""
 
 from __future__ import annotations
 

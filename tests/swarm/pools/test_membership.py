@@ -1,4 +1,4 @@
-"""Pools on disk: made, joined, changed by several processes of one home, and never readable by others."""
+"""Pools on disk: created, joined, changed by several processes of one home, and never readable by other users."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def member(number: int) -> PoolMember:
     return PoolMember(peer=Identity.from_seed(number).peer_id, role=Role.WORKER, name=f"m-{number}")
 
 
-# -- made here ------------------------------------------------------------------------------------------------------------
+# -- pools created here ---------------------------------------------------------------------------------------------------
 
 
 def test_a_pool_is_found_again_with_the_key_and_manifest_it_was_made_with(home: Home) -> None:
@@ -176,7 +176,7 @@ def test_the_number_of_open_join_tickets_is_limited(pool: OwnPool) -> None:
     issue(pool, NOW + 2000)
 
 
-# -- joined ---------------------------------------------------------------------------------------------------------------
+# -- joined pools ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_ticket_joins_a_pool_though_nobody_has_admitted_this_home_yet(home: Home, pool: OwnPool) -> None:
@@ -239,7 +239,7 @@ def test_an_older_manifest_never_takes_the_place_of_a_newer(home: Home, pool: Ow
     assert stored_manifest(home, pool.id) is None
 
 
-# -- to be presented ------------------------------------------------------------------------------------------------------
+# -- presenting credentials -----------------------------------------------------------------------------------------------
 
 
 def test_the_manifests_of_joined_and_own_pools_can_be_shown(home: Home, pool: OwnPool) -> None:

@@ -1,4 +1,4 @@
-"""Names in place of ids, where a home knows them."""
+"""Names instead of ids, where a home knows them."""
 
 from __future__ import annotations
 

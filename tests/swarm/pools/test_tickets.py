@@ -1,4 +1,4 @@
-"""Join tickets: pasted whole they give what was put in; a slip is noticed."""
+"""Join tickets: pasted whole, they return their content; a typing error is detected."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_typing_error_is_noticed(place: int, letter: str) -> None:
     assert error.value.hint == "copy all of it, from sark1 to its last letter"
 
 
-@pytest.mark.parametrize("end", [5, 6, 9, 100, -1])  # a ticket's length differs by a letter from time to time
+@pytest.mark.parametrize("end", [5, 6, 9, 100, -1])  # a ticket's length may vary by a letter
 def test_an_incomplete_ticket_is_reported_as_such(end: int) -> None:
     with pytest.raises(NotPermitted, match="this ticket is damaged"):
         read_ticket(TEXT[:end])

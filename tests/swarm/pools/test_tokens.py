@@ -1,4 +1,4 @@
-"""Tokens: whoever passes one on, or tampers with it, it never allows more; and it is good in one hand only."""
+"""Tokens: nobody can extend one by passing it on or tampering with it, and each works for one holder only."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ grants = st.builds(
 
 
 def within(small: Grant, large: Grant) -> bool:
-    """Whether nothing is allowed by `small` that `large` does not allow."""
+    """Whether `small` allows nothing that `large` does not allow."""
     return (
         small.rights <= large.rights
         and small.priority <= large.priority
@@ -73,7 +73,7 @@ def public(key: Identity) -> PublicKey:
 
 
 def with_block(token: bytes, source: str, signer: Identity | None) -> bytes:
-    """The token with a block that its library makes from any source: signed by somebody, or by nobody."""
+    """The token with a block that its library builds from any source: signed by `signer`, or unsigned."""
     biscuit = Biscuit.from_bytes(token, public(ISSUER))
     block = BlockBuilder(source)
     if signer is None:
@@ -110,7 +110,7 @@ def test_a_chain_of_delegations_never_allows_more_than_any_of_its_parts(
         given_so_far.append((grant, now))
         try:
             proof = prove(token, ISSUER.peer_id, HANDS[number + 1].peer_id, now=now)
-        except NotPermitted:  # it ended in between
+        except NotPermitted:  # it expired in between
             return
         assert proof.principal == ANN.peer_id
         assert proof.holders == tuple(hand.peer_id for hand in HANDS[: number + 2])

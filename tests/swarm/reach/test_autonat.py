@@ -1,4 +1,4 @@
-"""A gate dials back to where the asker is seen, and nowhere else, however it is asked and however often."""
+"""A gate dials back to the address where it sees the asker, and nowhere else, however and however often it is asked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WALL = 1_790_000_000.0
 
 
 class Dialled:
-    """Stands where a network dials: remembers every address, and says which answer."""
+    """Stands in for a network's dialling: records every address, and decides which of them answer."""
 
     def __init__(self, *answering: Address) -> None:
         self.answering = answering
@@ -47,7 +47,7 @@ class Dialled:
 async def desk(
     knock: Dialled, seen_at: Address | None = "/ip4/8.8.4.4/tcp/51034", *, serving: bool = True
 ) -> AsyncIterator[tuple[MemorySwarm, Contact, list[Contact]]]:
-    """A gate in a simulated network, that sees everybody at `seen_at` and dials by `knock`; and whom it was asked to meet."""
+    """A gate in a simulated network that sees every peer at `seen_at` and dials with `knock`; and the contacts it was asked to meet."""
     met: list[Contact] = []
     async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm:
         gate = swarm.node(GATE)
@@ -58,7 +58,7 @@ async def desk(
 
 
 def clock() -> float:
-    """Twelve seconds behind the gate's."""
+    """Twelve seconds behind the gate's clock."""
     return WALL - 12.0
 
 

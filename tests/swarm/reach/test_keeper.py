@@ -32,7 +32,7 @@ from swarm.reach.reachability import Reach
 
 @dataclass
 class Field:
-    """A simulated swarm, with gates that dial back and lend places."""
+    """A simulated swarm, with gates that dial back and grant reservations."""
 
     swarm: MemorySwarm
     nursery: trio.Nursery
@@ -49,7 +49,7 @@ class Field:
     async def gate(
         self, name: str, limits: RelayLimits | None = None, allow: Callable[[str], bool] = lambda peer: True
     ) -> MemoryNetwork:
-        """Start it, or start it again with the same key at the same address."""
+        """Start a gate, or restart it with the same key at the same address."""
         network = self.swarm.node(Identity.from_seed(name))
         if name in self.gates:
             network._addresses = self.gates[name].addresses
@@ -69,7 +69,7 @@ class Field:
     async def node(
         self, name: str, *gates: str, behind: str | None = None, ips: tuple[str, ...] = ()
     ) -> tuple[MemoryNetwork, ReachKeeper]:
-        """A node with an index that knows these gates, and is connected with them."""
+        """A node with an index that knows these gates, connected to them."""
         network = self.swarm.node(Identity.from_seed(name), behind=behind)
         known = [self.gates[gate] for gate in gates]
         for gate in known:
@@ -100,7 +100,7 @@ async def playing(seed: int = 1) -> AsyncIterator[Field]:
 
 
 async def within(seconds: float, condition: Callable[[], object]) -> float:
-    """Wait for it; gives how long it took."""
+    """Wait for a condition; returns how long it took."""
     began = trio.current_time()
     with trio.fail_after(seconds):
         while not condition():
@@ -409,7 +409,7 @@ async def test_adverts_are_back_at_a_restarted_gate_within_seconds(
 async def test_whatever_happens_to_gates_and_links_a_node_is_reachable_again_within_half_a_minute(
     autojump_clock: trio.testing.MockClock, seed: int
 ) -> None:
-    """Gates come and go and links are cut for most of an hour; then everything works, and so does the node."""
+    """Gates come and go and links are cut for most of an hour. Then all faults end, and the node is reachable too."""
     rng = random.Random(seed)
     async with playing(seed) as play:
         for name in ("one", "two", "three"):
@@ -446,7 +446,7 @@ VICTIM = "/ip4/8.8.8.8/tcp/51034"
 
 
 async def lying_gate(play: Field, name: str) -> MemoryNetwork:
-    """It says of everybody that it got through, at somebody else's address. It lends places as others do."""
+    """A gate that claims to have reached every asker, at an address that is not the asker's. It grants reservations as others do."""
     network = play.swarm.node(Identity.from_seed(name))
     network.serve_relay(RelayReservations())
 
@@ -501,7 +501,7 @@ async def test_a_liar_that_answers_first_is_contradicted_by_a_slower_honest_gate
         await gate("honest", 3.8, lies=False)
         await gate("liar", 0.05, lies=True)
         _, keeper = await play.node("node", "honest", "liar", behind="home")
-        # what has come is applied without the slower one
+        # the received verdicts are applied without waiting for the slower gate
         await within(4, lambda: keeper.state.verdicts)
         await within(3, lambda: len(keeper.state.verdicts) == 2)
         await within(15, lambda: keeper.reach is Reach.BEHIND)

@@ -1,4 +1,4 @@
-"""Neighbours on the LAN: what is announced, what is believed, and that nothing of it delays a node. mDNS itself is played by a double."""
+"""Neighbours on the LAN: what is announced, what is believed, and that none of it delays a node. A double plays mDNS."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOME = ("192.168.1.7/255.255.255.0", "fd00:1::7/64")
 
 
 class Air:
-    """What is announced on a LAN, by name."""
+    """The announcements on a LAN, by name."""
 
     def __init__(self, *, broken: bool = False) -> None:
         self.broken = broken
@@ -30,14 +30,14 @@ class Air:
         return Session(self, peer, addresses)
 
     def say(self, name: str, contact: Contact | None) -> None:
-        """Somebody is heard."""
+        """Announce a contact."""
         self.contacts[name] = contact
         for session in self.sessions:
             session.names.put(name)
 
 
 class Session:
-    """Stands where zeroconf is."""
+    """Stands in for zeroconf."""
 
     def __init__(self, air: Air, peer: PeerId | None, addresses: Sequence[Address]) -> None:
         self.air, self.peer, self.addresses = air, peer, tuple(addresses)
@@ -155,7 +155,7 @@ def test_a_glance_where_there_is_nobody_or_no_multicast_finds_nobody() -> None:
             ["8.8.8.8"],
             4001,
             None,
-        ),  # somebody else's machine: we would be dialling it for a stranger
+        ),  # another host's address, which this node would dial on a stranger's behalf
         (OTHER.encode(), ["127.0.0.1", "::1", "fe80::1%eth0", "nonsense"], 4001, None),
         (
             OTHER.encode(),
@@ -200,11 +200,11 @@ def test_what_is_announced_is_the_peer_id_and_where_it_listens_on_the_lan() -> N
 
 
 def test_the_longest_name_that_is_announced_is_one_that_mdns_allows() -> None:
-    """A label has 63 bytes at most; a peer id with 52 letters is the longest there is."""
+    """A label has at most 63 bytes, and the longest peer id has 52 letters."""
     result = announcement(ME, ["/ip4/192.168.1.7/tcp/4001"])
     assert result is not None
     assert max(len(label) for label in result.name.split(".")) <= 63
-    assert isinstance(Zeroconfs(None, ()), Zeroconfs)  # making it opens nothing
+    assert isinstance(Zeroconfs(None, ()), Zeroconfs)  # creating it opens nothing
 
 
 def test_who_waits_for_a_name_goes_on_when_the_session_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

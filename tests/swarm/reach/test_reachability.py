@@ -1,4 +1,4 @@
-"""What a node concludes from what gates say who tried to dial it: for all that may be heard, in any order."""
+"""What a node concludes from the dial verdicts of gates: for all possible verdicts, in any order."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ LAN = "192.168.1.7"
 OWN = frozenset({LAN, "127.0.0.1"})
 HOME = f"/ip4/{LAN}/tcp/4001"
 ROUTER = "/ip4/8.8.4.4/tcp/51034"
-"""Where a gate on the internet sees a node at home."""
+"""The address at which a gate on the internet sees a node at home."""
 CIRCUITS = tuple(f"/ip4/1.1.1.{n}/tcp/4101/p2p/{GATE}/p2p-circuit" for n in range(1, 7))
 
 
 def far(*reached: int, gate: str = GATE) -> DialVerdict:
-    """A gate on the internet."""
+    """The verdict of a gate on the internet."""
     return verdict_of(gate, ROUTER, reached, OWN)
 
 
 def near(*reached: int) -> DialVerdict:
-    """A gate on the same LAN."""
+    """The verdict of a gate on the same LAN."""
     return verdict_of(OTHER, f"/ip4/{LAN}/tcp/51034", reached, OWN)
 
 
@@ -51,7 +51,7 @@ STEPS = st.lists(st.one_of(VERDICTS, st.sampled_from(["moved", "called"]), st.fl
 
 
 def walk(steps: Sequence[Step]) -> Iterator[tuple[float, Step, ReachState]]:
-    """All standings on the way."""
+    """Every state on the way."""
     now, standing = 1000.0, ReachState()
     for step in steps:
         if isinstance(step, float):
@@ -189,7 +189,7 @@ def test_a_gate_that_lies_about_where_it_sees_us_cannot_send_others_anywhere(obs
     assert advertised(standing, [HOME], ()) == (HOME,)
 
 
-# -- several gates, of which one may lie -----------------------------------------------------------------------------------
+# -- several gates, one of which may lie -----------------------------------------------------------------------------------
 
 THIRD = Identity.from_seed("third").peer_id
 SOMEBODY = "/ip4/9.9.9.9/tcp/51034"
@@ -200,7 +200,7 @@ def lie(*reached: int, gate: str = OTHER) -> DialVerdict:
 
 
 def after(*verdicts: DialVerdict, rounds: int = 2) -> ReachState:
-    """What holds when the same was heard a few times."""
+    """The state after the same verdicts were heard `rounds` times."""
     standing = ReachState()
     for number in range(rounds):
         for verdict in verdicts:
@@ -238,7 +238,7 @@ def test_a_dial_back_that_got_lost_at_one_of_two_gates_is_tried_again_soon_and_t
     assert (standing.reach, standing.ask_at) == (Reach.DIRECT, 100.0 + RETRY_S)
     once = answered(standing, far(4001), 101.5)
     assert (once.reach, once.misses) == (Reach.DIRECT, 1)
-    assert once.ask_at > 130  # if the other is silent now, it is not asked each second
+    assert once.ask_at > 130  # if the other gate is silent now, it is not asked every second
     assert answered(once, far(4001, gate=OTHER), 101.6).misses == 0
 
 

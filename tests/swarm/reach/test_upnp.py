@@ -1,4 +1,4 @@
-"""A port on the router: made, renewed and removed, and one line when it cannot be. The router is a double."""
+"""A port mapping on the router: created, renewed and removed, and one line when it is not possible. The router is a double."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swarm.reach.upnp import LEASE_S, RENEW_S, RETRY_S, Mapping, NoMapping, Upnp
 
 
 class Box:
-    """Stands where `miniupnpc.UPnP()` does: a router with its habits."""
+    """Stands in for `miniupnpc.UPnP()`: a router with the quirks of real ones."""
 
     def __init__(
         self,
@@ -95,7 +95,9 @@ def test_an_error_is_one_line(box: Box, why: str) -> None:
 async def test_the_mapping_is_renewed_and_removed_at_the_end(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    autojump_clock.autojump_threshold = 0.05  # the router is asked in a thread, which is no part of the clock
+    autojump_clock.autojump_threshold = (
+        0.05  # the router is called in a thread, which the clock does not know
+    )
     box, mapped, result = Box(), list[Address | None](), list[str]()
     with trio.move_on_after(3 * RENEW_S + 1):
         await keep_port_open(4001, mapped.append, result.append, router=UpnpRouter(lambda: box))

@@ -1,4 +1,4 @@
-"""Data connections: whom a gate takes for the half of a circuit, and what somebody in between sees of its first bytes."""
+"""Data connections: which connections a gate accepts as half of a circuit, and what an eavesdropper sees of their first bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def sockets() -> AsyncIterator[tuple[trio.SocketStream, trio.SocketStream]
 
 
 async def bound(halves: DataConnections, name: Binding, admit: object = room) -> bool:
-    """Whether the gate takes a connection that has this name."""
+    """Whether the gate accepts a connection with this name."""
     node, gate = memory_stream_pair()
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""From a circuit to a direct connection: what is sent, what is dialled, and the whole of it on loopback."""
+"""From a circuit to a direct connection: what is sent, what is dialled, and the whole procedure on loopback."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_nobody_has_us_knock_at_doors_of_our_own_network(
     called: tuple[str, ...] | None,
     chosen: tuple[str, ...] | None,
 ) -> None:
-    """`called`: what is dialled of a peer that called us; `chosen`: of one that we called. None: all, as far as there is room."""
+    """`called`: the addresses dialled of a peer that called us; `chosen`: of one that we called. None: all, as far as there is room."""
     for dialled, ours in ((called, False), (chosen, True)):
         expected = announced[:MAX_TARGETS] if dialled is None else dialled
         assert targets(announced, observed, chosen=ours) == expected
@@ -93,7 +93,7 @@ Start = tuple[HostNetwork, HostNetwork, HostNetwork]
 
 @pytest.fixture
 async def three() -> AsyncIterator[Start]:
-    """A gate, a node with a place there, and a caller."""
+    """A gate, a node with a reservation there, and a caller."""
     async with AsyncExitStack() as stack:
         stack.enter_context(trio.fail_after(60))
         gate, node, caller = [
@@ -160,7 +160,7 @@ async def test_a_stream_that_meets_the_end_of_its_connection_is_opened_on_anothe
 async def test_a_kept_link_moves_to_the_direct_connection_and_gives_the_circuit_free(
     three: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hole_punch, "PAUSE_S", 1.0)  # a busy machine may need more tries than three
+    monkeypatch.setattr(hole_punch, "PAUSE_S", 1.0)  # a busy machine may need more than three tries
     gate, node, caller = three
     place = await node.reserve(gate.peer_id, gate.addresses)
     came: list[Link] = []
@@ -186,7 +186,7 @@ async def test_a_kept_link_moves_to_the_direct_connection_and_gives_the_circuit_
 
 @pytest.mark.patient
 async def test_somebody_else_at_an_address_that_a_peer_sent_is_dialled_once_a_try(three: Start) -> None:
-    """A peer may tell where anybody is, to have us call there again and again."""
+    """A peer may name the address of anybody, to make us dial it again and again."""
     _, node, caller = three
     calls = 0
 
@@ -226,7 +226,7 @@ async def test_the_called_node_begins_and_the_dialler_answers(three: Start) -> N
     assert asked[0] == node.peer_id
     await until(
         lambda: bool((path := caller.path(node.peer_id)) and path.direct)
-    )  # plainly: it says where it listens
+    )  # by a plain dial, because it announces where it listens
     assert not asked_of_called
 
 
@@ -245,7 +245,7 @@ async def test_tries_with_a_peer_are_counted_whoever_begins(three: Start) -> Non
 
 
 async def test_a_called_node_dials_few_peers_at_a_time_and_the_others_have_their_turn(three: Start) -> None:
-    """Whoever has a key may call it, and have it dial addresses again and again."""
+    """Anyone with a key may call a node, and make it dial addresses again and again."""
     gate, node, _ = three
     dialled = set[int]()
 
@@ -320,7 +320,7 @@ async def test_a_circuit_that_nothing_replaces_stays(three: Start, monkeypatch: 
         monkeypatch.setattr(hole_punch, name, 0.05)
     gate, node, _ = three
     place = await node.reserve(gate.peer_id, gate.addresses)
-    async with open_host(Identity.from_seed("other")) as other:  # it listens nowhere, and says nothing
+    async with open_host(Identity.from_seed("other")) as other:  # it listens nowhere, and sends nothing
         _silence(other)
         asked = _answer_by(other, _nothing)
         stream = await other.open(node.peer_id, ECHO, [place.address])
@@ -335,7 +335,7 @@ async def test_a_circuit_that_nothing_replaces_stays(three: Start, monkeypatch: 
 
 @pytest.mark.parametrize("listens", ["caller", "node"])
 async def test_one_side_that_can_be_reached_is_enough(listens: str) -> None:
-    """A public scheduler calls a worker at home, or one at home calls a public worker of which it knows the circuit alone."""
+    """A public scheduler calls a worker at home, or one at home calls a public worker of which it only knows the circuit."""
     async with AsyncExitStack() as stack:
         stack.enter_context(trio.fail_after(30))
         gate, node, caller = [
@@ -353,7 +353,7 @@ async def test_one_side_that_can_be_reached_is_enough(listens: str) -> None:
         (conn,) = node.swarm.all_direct(ID(peer_id_bytes(caller.peer_id)))
         muxed = conn.muxed_conn
         assert isinstance(muxed, BoundedYamux)
-        with trio.fail_after(5.0):  # the caller wanted it, whoever dialled in the end
+        with trio.fail_after(5.0):  # the caller wanted it, whichever side dialled in the end
             await until(lambda: muxed.arrived)
         held = node.swarm.gater._held.total()
         await caller.disconnect(node.peer_id)
@@ -381,7 +381,7 @@ async def test_a_peer_without_hole_punching_is_dialled_where_it_says_that_it_lis
     _silence(foreign)
     place = await node.reserve(gate.peer_id, gate.addresses)
     await caller.open(node.peer_id, ECHO, [place.address])
-    if dialled == "by the peer":  # it can be asked, and does not answer: the circuit stays
+    if dialled == "by the peer":  # the peer can be asked and does not answer, so the circuit stays
         await until(lambda: not ours._relays._puncher._in_progress)
         assert ours.swarm.relayed(ID(peer_id_bytes(foreign.peer_id)))
     else:
@@ -440,11 +440,11 @@ async def test_what_a_stranger_sends_to_a_dial_as_responder_ends_that_dial_alone
 
 
 async def _nothing(stream: Stream) -> None:
-    """Hang up."""
+    """Close the stream."""
 
 
 async def _answer_with(stream: Stream, where: str) -> None:
-    """Until SYNC."""
+    """Answer, up to SYNC."""
     await read_message(stream, HolePunch())
     named = [Multiaddr(where).to_bytes()]
     await write_message(stream, HolePunch(type=HolePunch.CONNECT, ObsAddrs=named))
@@ -452,7 +452,7 @@ async def _answer_with(stream: Stream, where: str) -> None:
 
 
 def _answer_by(host: HostNetwork, handler: Callable[[Stream], Awaitable[None]]) -> list[str]:
-    """From now on `handler` answers who wants to punch; gives who did, as it comes."""
+    """Let `handler` answer peers that want to punch; returns their peer ids, appended as they come."""
     asked: list[str] = []
 
     async def note(stream: Stream) -> None:
@@ -465,7 +465,7 @@ def _answer_by(host: HostNetwork, handler: Callable[[Stream], Awaitable[None]]) 
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[object]:
-    """From now on what each call of a method gave."""
+    """Record what each call of a method returns."""
     gave: list[object] = []
     method = getattr(owner, name)
 
@@ -478,12 +478,12 @@ def _counted(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[
 
 
 def _silence(host: HostNetwork) -> None:
-    """It does nothing for direct connections by itself."""
+    """Stop the host from trying direct connections by itself."""
     host._relays._puncher.connected = lambda conn: None  # type: ignore[method-assign]
 
 
 async def _asked_in_vain(stream: Stream) -> None:
-    """Whoever is asked resets the stream: at the send, where that is sooner."""
+    """Check that the peer resets the stream when it is asked, possibly already during the send."""
     victim = Multiaddr("/ip4/127.0.0.1/tcp/1").to_bytes()
 
     async def ask() -> None:

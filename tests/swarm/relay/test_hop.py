@@ -56,7 +56,7 @@ STRANGER = Identity.from_seed("stranger").peer_id
 
 
 class Gate:
-    """A gate in a simulated network, and what can be asked of it."""
+    """A gate in a simulated network, and requests to it."""
 
     def __init__(self, swarm: MemorySwarm, limits: RelayLimits) -> None:
         self.swarm = swarm
@@ -64,7 +64,7 @@ class Gate:
         self.banned: set[PeerId] = set()
         self.halves = DataConnections()
         self.room = True
-        """Whether it takes data connections."""
+        """Whether it accepts data connections."""
         self.desk = RelayReservations(limits, lambda peer: peer not in self.banned)
         hop = RelayHop(
             self.network.peer_id,
@@ -92,7 +92,7 @@ class Gate:
         return peer != STRANGER
 
     async def data_connection(self, binding: Binding) -> trio.abc.HalfCloseableStream | None:
-        """A node's end of one; None if the gate does not take it."""
+        """The node's end of a data connection; None if the gate does not accept it."""
         ours, gates = memory_stream_pair()
 
         async def take() -> None:
@@ -132,7 +132,7 @@ class Gate:
 
 
 class Called:
-    """A node that takes every call and echoes what comes."""
+    """A node that accepts every call and echoes what arrives."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.network = network
@@ -140,11 +140,11 @@ class Called:
         self.silent = False
         self.bindings: list[Binding] = []
         self.over = trio.Event()
-        """A circuit under our own name has ended."""
+        """Set when a circuit on our own protocol has ended."""
         network.handle(STOP, self._answer)
 
     def binds(self, gate: Gate, *, lies: bool = False) -> None:
-        """It opens a data connection, if the gate takes it. `lies`: it only says so."""
+        """Open a data connection, if the gate accepts it. `lies`: the node only claims to."""
 
         async def answer(stream: Stream) -> None:
             await read_message(stream, StopMessage())
@@ -196,7 +196,7 @@ async def circuit(gate: Gate) -> tuple[Called, MemoryNetwork, Stream]:
 
 
 async def talk(stream: Stream, body: bytes, *, pause_s: float = 0.0, listen: bool = True) -> None:
-    """Say the same for ever, hearing the echo or not."""
+    """Send the same bytes forever, reading the echo or not."""
     while True:
         await stream.send_all(body)
         if listen:
@@ -205,7 +205,7 @@ async def talk(stream: Stream, body: bytes, *, pause_s: float = 0.0, listen: boo
 
 
 async def ended(gate: Gate) -> RelayReservations:
-    """The desk once no circuit is left."""
+    """The gate's reservations, once no circuit is left."""
     with trio.fail_after(10_000):
         while gate.desk.circuits:
             await trio.sleep(0.05)
@@ -302,7 +302,7 @@ async def test_all_circuits_together_keep_to_the_gates_bytes_a_second(autojump_c
             got += len(await stream.receive_some())
         assert trio.current_time() - began == pytest.approx(
             10, abs=1.2
-        )  # there and back; a second's worth goes at once
+        )  # there and back; a second's worth passes at once
 
 
 async def test_a_circuit_ends_when_its_time_is_up(autojump_clock: MockClock, gate: Gate) -> None:
@@ -353,7 +353,7 @@ async def test_a_caller_that_vanishes_takes_its_circuit_along(autojump_clock: Mo
 async def own_circuit(
     gate: Gate, called: Called, *, binds: bool = True
 ) -> tuple[Stream, Binding | None, Half]:
-    """A circuit asked for under our own name: the stream, the binding, the caller's half."""
+    """A circuit requested on our own protocol: the stream, the binding, the caller's half."""
     caller = node(gate, "caller")
     await gate.reserve(called.network)
     stream, answer = await gate.connect(caller, called.network.peer_id, OWN_HOP)
@@ -582,7 +582,7 @@ async def test_a_call_for_somebody_whose_id_makes_no_sense_is_refused(
 
 
 async def test_an_answer_that_is_cut_off_is_no_answer(autojump_clock: MockClock, gate: Gate) -> None:
-    """What the reader of messages makes of an end in the middle."""
+    """How the reader of messages treats an end in the middle of a message."""
     node_a, node_b = node(gate, "a"), gate.swarm.node(Identity.from_seed("b"))
 
     async def half(stream: Stream) -> None:

@@ -1,4 +1,4 @@
-"""What a gate passes from one half of a circuit to the other, over real sockets: whole, in order, and nothing of anybody else's."""
+"""What a gate passes from one half of a circuit to the other, over real sockets: whole, in order, and without any foreign bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def pair() -> AsyncIterator[Callable[[], Pair]]:
 
 @pytest.fixture(params=["spliced", "copied"])
 def spliced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the system moves the bytes."""
+    """Whether the kernel moves the bytes."""
     if request.param == "copied":
         monkeypatch.setattr(passing, "shared_pipe", lambda: None, raising=False)
     return bool(request.param == "spliced")
@@ -185,7 +185,7 @@ async def test_others_have_their_turn_however_much_comes_at_a_time(
 
 
 async def test_urgent_bytes_do_not_make_the_gate_spin(autojump_clock: MockClock) -> None:
-    """`splice` stops at one, and the socket stays readable."""
+    """`splice` stops at an urgent byte, and the socket stays readable."""
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     host, port = listener.socket.getsockname()[:2]
     one, other = await trio.open_tcp_stream(host, port), await trio.open_tcp_stream(host, port)

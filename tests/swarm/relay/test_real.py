@@ -36,7 +36,7 @@ async def echo(stream: Stream) -> None:
 
 
 async def round_trip(stream: Stream, body: bytes = b"hello") -> bool:
-    """Does all of it come back?"""
+    """Whether all bytes come back."""
     received = bytearray()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.send_all, body)
@@ -49,7 +49,7 @@ async def round_trip(stream: Stream, body: bytes = b"hello") -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that comes about by itself; the test's own deadline bounds it."""
+    """Wait for a condition that becomes true by itself; the test's own deadline limits the wait."""
     while not condition():
         await trio.sleep(0.01)
 
@@ -62,7 +62,7 @@ class Field:
         self._scopes: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
 
     async def start(self, name: str, listen: str = "") -> HostNetwork:
-        """A node; without `listen` it has no port, and nobody can dial it."""
+        """Start a node; without `listen` it has no port, and nobody can dial it."""
 
         async def run(*, task_status: trio.TaskStatus[HostNetwork]) -> None:
             ended = trio.Event()
@@ -81,7 +81,7 @@ class Field:
     async def gate(
         self, name: str = "gate", limits: RelayLimits | None = None, listen: str = LOOPBACK
     ) -> tuple[HostNetwork, RelayReservations]:
-        """A node that lends."""
+        """Start a node that relays."""
         network, server = await self.start(name, listen), RelayReservations(limits)
         network.serve_relay(server)
         return network, server
@@ -105,7 +105,7 @@ async def field() -> AsyncIterator[Field]:
 async def test_a_peer_of_another_implementation_is_asked_which_protocols_it_speaks(
     protocol: str, status: int
 ) -> None:
-    """It has used none of ours, and tells nobody who it is unless it is asked."""
+    """It has used none of our protocols, and identifies itself to nobody unless it is asked."""
     listening = open_host(Identity.from_seed("gate"), listen=[LOOPBACK])
     async with listening as gate, open_host(Identity.from_seed("other")) as other:
         gate.serve_relay(RelayReservations())
@@ -139,7 +139,7 @@ async def test_a_node_without_a_port_is_reached_by_its_circuit_alone(field: Fiel
 
 @dataclass
 class Wire:
-    """What passed on the data connections that nodes opened: what each node said first, until there was an answer of the other end."""
+    """Records the data connections that nodes opened: the first bytes of each node, until the other end answered."""
 
     connections: int = 0
     said: bytearray = field_(default_factory=bytearray)
@@ -218,7 +218,7 @@ async def test_a_circuit_has_data_connections_where_there_can_be_any_and_streams
 async def test_a_second_connection_that_goes_nowhere_is_tried_once_whoever_loses_patience(
     field: Field, monkeypatch: pytest.MonkeyPatch, patience: str
 ) -> None:
-    """A firewall drops what does not belong to a connection that it knows."""
+    """A firewall drops packets that do not belong to a connection it knows."""
     tried: list[str] = []
 
     async def dropped(host: str, port: int) -> trio.SocketStream:
@@ -285,7 +285,7 @@ async def test_a_gate_that_takes_no_second_connection_is_left_alone_for_a_while(
 
 
 async def test_who_is_at_work_on_a_circuit_is_at_work_for_its_gate(field: Field) -> None:
-    """Else it leaves for a newcomer before somebody who is idle."""
+    """Otherwise it would leave for a newcomer before an idle peer does."""
     gate, _ = await field.gate()
     node, caller = await field.start("node"), await field.start("caller")
     place = await node.reserve(gate.peer_id, gate.addresses)
@@ -300,7 +300,7 @@ async def test_who_is_at_work_on_a_circuit_is_at_work_for_its_gate(field: Field)
 async def test_a_data_connection_whose_end_stays_on_its_stream_ends(
     field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer came too late for the node."""
+    """The gate's answer came too late for the node."""
     bind, late = client.RelayClient.bind, list[trio.SocketStream | None]()
 
     async def too_late(relays: client.RelayClient, stream: Stream, binding: Binding) -> None:
@@ -379,7 +379,7 @@ async def test_a_gate_neither_reads_nor_alters_what_it_carries(
     seen, evil = bytearray(), trio.Event()
 
     class Tap:
-        """Reads all, and changes a byte."""
+        """Reads everything, and changes one byte."""
 
         def __init__(self, source: trio.SocketStream, sink: trio.SocketStream, *, at_once: bool) -> None:
             self.source, self.sink, self.data = source, sink, b""
@@ -538,7 +538,7 @@ async def test_calls_from_a_gate_without_a_reservation_are_refused(field: Field)
     await node.reserve(gate.peer_id, gate.addresses)
     evil, evil_desk = await field.gate("evil")
     await node.connect(evil.peer_id, evil.addresses)
-    evil_desk.reserve(node.peer_id, "127.0.0.1", trio.current_time())  # in its own books alone
+    evil_desk.reserve(node.peer_id, "127.0.0.1", trio.current_time())  # only in the gate's own books
     with pytest.raises(Unreachable, match="did not accept the circuit"):
         await caller.connect(node.peer_id, [f"{evil.addresses[0]}/p2p/{evil.peer_id}/p2p-circuit"])
     assert server.connected == 0

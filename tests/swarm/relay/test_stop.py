@@ -1,4 +1,4 @@
-"""The called node's side of circuits: which calls are taken."""
+"""The called node's side of circuits: which calls it accepts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BINDING = Binding(b"i" * ID_SIZE, b"m" * MASK_SIZE)
 
 
 class Called:
-    """A node, and what it makes of calls."""
+    """A node, and how it handles calls."""
 
     def __init__(self, swarm: MemorySwarm) -> None:
         self.swarm = swarm
@@ -60,14 +60,14 @@ class Called:
         return self.over
 
     async def ring(self, caller: str, through: MemoryNetwork | None = None) -> tuple[Stream, int]:
-        """A call through the gate; gives what is answered."""
+        """Call through the gate; returns the stream and the answer's status."""
         peer = PeerMessage(id=peer_id_bytes(Identity.from_seed(caller).peer_id))
         stream = await (through or self.gate).open(self.network.peer_id, STOP, self.network.addresses)
         await write_message(stream, StopMessage(type=StopMessage.CONNECT, peer=peer))
         return stream, (await read_message(stream, StopMessage())).status
 
     async def ring_own(self, binding: Binding | None) -> tuple[Stream, int]:
-        """The same under our own name."""
+        """Like `ring`, on our own protocol."""
         peer = PeerMessage(id=peer_id_bytes(Identity.from_seed("caller").peer_id))
         stream = await self.gate.open(self.network.peer_id, OWN_STOP, self.network.addresses)
         await write_message(stream, StopMessage(type=StopMessage.CONNECT, peer=peer))

@@ -1,4 +1,4 @@
-"""The predecessor's endpoints for campaigns, jobs, results and files: the shapes of its README, made of this home's own store."""
+"""The predecessor's endpoints for campaigns, jobs, results and files: the formats of its README, from this home's own store."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CONTRACT_COLUMNS: Final = (
     "Status", "JobId", "FileName", "FileSize", "ComputeUnits", "DeviceName", "Soc", "Ram", "DeviceOs", "LoadMsMedian", "LoadMsAverage",
     "LoadMsStdDev", "PeakLoadRamUsage", "InferenceMsMedian", "InferenceMsAverage", "InferenceMsStdDev", "PeakInferenceRamUsage",
 )  # fmt: skip
-"""As its README lists them."""
+"""The columns that the predecessor's README lists."""
 
 
 @pytest.fixture
 def model(context: ApiContext, tmp_path: Path) -> str:
-    """A model's file, which campaigns over HTTP may name here."""
+    """A model file that campaigns over HTTP may name in this test."""
     context.allow_paths = True
     path = tmp_path / "net.onnx"
     path.write_bytes(MODEL)
@@ -211,7 +211,7 @@ async def test_a_file_for_each_campaign_that_is_over(client: httpx.AsyncClient, 
         assert file.content == whole.content
         assert item["size_mb"] == pytest.approx(len(file.content) / 1024**2, abs=1e-4)
         assert file.headers["content-disposition"] == f'attachment; filename="{item["filename"]}"'
-    other = await client.get("/api/results/download/c-one_20250109_143022_results.csv")  # none was listed so
+    other = await client.get("/api/results/download/c-one_20250109_143022_results.csv")  # not in the list
     assert other.status_code == HTTPStatus.NOT_FOUND
     runs = await client.get("/api/results/download/c-runs_20250109_143022_results.csv")
     assert runs.status_code == HTTPStatus.NOT_FOUND

@@ -1,4 +1,4 @@
-"""The predecessor's endpoints for the server itself: health, queues, monitoring, and reset, which must cost nobody what they need."""
+"""The predecessor's endpoints for the server itself: health, queues, monitoring, and reset, which must not destroy anything of use."""
 
 from __future__ import annotations
 

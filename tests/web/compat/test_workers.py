@@ -1,4 +1,4 @@
-"""The predecessor's endpoints for workers: the devices of the swarm in its words, and honest answers to what a client says of them."""
+"""The predecessor's endpoints for workers: the swarm's devices in its terms, and honest answers to what a client claims about them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ REGISTER = {
     "capabilities": ["CPU (ONNX)", "GPU (CoreML)"],
     "device_info": {"Soc": "Apple M2 Pro", "Ram": "16", "DeviceOs": "Darwin", "UDID": "unique-device-id"},
 }
-"""As its README has it."""
+"""The example in the predecessor's README."""
 
 
 @dataclass
 class Owner:
-    """What the workers are sent; only `own` obey."""
+    """Records the orders sent to workers. Only workers in `own` obey."""
 
     own: set[str] = field(default_factory=set)
     orders: list[tuple[str, Action]] = field(default_factory=list)
@@ -94,7 +94,7 @@ async def test_workers_are_the_devices_that_can_be_found(asking: httpx.AsyncClie
         (WorkerState.CLEANUP, "cleanup"),
         (WorkerState.DRAINING, "cleanup"),
         (WorkerState.FAULTY, "faulty"),
-        (None, "active"),  # it answers, and says nothing of it
+        (None, "active"),  # it answers, but without a state
     ],
 )
 async def test_our_states_in_its_words(

@@ -1,4 +1,4 @@
-"""The token that a server wants."""
+"""The token that a server requires."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_one_that_others_can_read_is_not_used(tmp_path: Path) -> None:
     path.chmod(0o644)
     with pytest.raises(ResourceError, match="is readable by other users"):
         own_token(path)
-    assert read_token(path)  # of a file that its owner named it is their business
+    assert read_token(path)  # the owner is responsible for a file that they named
 
 
 @pytest.mark.parametrize("content", ["", "short\n", "with a space in it, though", "\u00e4" * 20, "x" * 1001])

@@ -1,4 +1,4 @@
-"""How often intervals hold is computed over all results: for many readers once, and anew after a while."""
+"""How often intervals hold is computed over all results: once for many readers, and again after a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At the door: who is let in, from where, with how much."""
+"""Access rules: who is let in, from where, and with how much data."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_where_a_token_is_wanted_only_its_bearer_gets_in(shown: str, good: bool)
     assert status_of(rules, "/static/app.js") is None
     assert (
         status_of(rules, "/static/../api/v1/campaigns") is None
-    )  # a path that no endpoint has: nothing is behind it
+    )  # no endpoint has this path, so nothing is exposed
 
 
 async def test_every_answer_says_what_a_browser_may_do_with_it(served: httpx.AsyncClient) -> None:
@@ -171,7 +171,7 @@ async def test_a_mistake_of_ours_is_a_problem_too_and_does_not_say_what_it_was(c
 
 @asynccontextmanager
 async def odd(context: ApiContext, rules: AccessRules | None = None) -> AsyncIterator[httpx.AsyncClient]:
-    """Asks a server that has some endpoints more."""
+    """A client of a server with some extra endpoints."""
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     async with trio.open_nursery() as nursery:
@@ -182,7 +182,7 @@ async def odd(context: ApiContext, rules: AccessRules | None = None) -> AsyncIte
 
 
 class Order(BaseModel):
-    """Knows no keys at all."""
+    """A request body that accepts no keys."""
 
     model_config = ConfigDict(extra="forbid")
 

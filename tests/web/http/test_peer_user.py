@@ -1,4 +1,4 @@
-"""Whose process is at the other end of a connection over loopback."""
+"""Which user's process is at the other end of a loopback connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On real sockets: clients that are slow, stop reading, come in numbers, or speak what they should not; and an end that comes at once."""
+"""The server on real sockets: clients that are slow, stop reading, come in numbers, or break the protocol; and a prompt shutdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GET = b"GET /api/v1/version HTTP/1.1\r\n" + HOST
 async def serving(
     context: ApiContext, rules: AccessRules | None = None, *, gone: trio.Event | None = None, **limits: float
 ) -> AsyncIterator[int]:
-    """A server with limits of its own; its port. `gone` is set when the server is done with an answer of much."""
+    """A server with its own limits. Yields its port. Sets `gone` when the server is done with the large response."""
     sockets = bind(["127.0.0.1"], 0)
     port = sockets[0].getsockname()[1]
     with trio.fail_after(TIMEOUT_S):
@@ -45,7 +45,7 @@ async def serving(
 
 
 class _Much(Response):
-    """More than fits into what a connection holds on its way."""
+    """A response larger than the buffers of a connection."""
 
     def __init__(self, gone: trio.Event) -> None:
         super().__init__(b"x" * 50_000_000)
@@ -77,7 +77,7 @@ def _odd(gone: trio.Event) -> APIRouter:
 
 
 async def say(port: int, *parts: bytes) -> bytes:
-    """All that is answered, until the server closes or has said enough."""
+    """The whole answer, until the server closes or the content length is reached."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         for part in parts:
             await stream.send_all(part)
@@ -92,7 +92,7 @@ async def say(port: int, *parts: bytes) -> bytes:
 
 
 async def ended(stream: trio.SocketStream) -> bytes:
-    """What comes until the server ends it."""
+    """All data until the server closes the stream."""
     received = b""
     try:
         async for piece in stream:
@@ -268,7 +268,7 @@ async def test_whatever_a_client_sends_ends_its_own_connection_alone(context: Ap
 
 
 class _Broken(Response):
-    """Says another length than it has: an error in the midst of the connection's own doing."""
+    """A response whose length header is wrong, which causes an error inside the connection's own code."""
 
     def __init__(self) -> None:
         super().__init__(b"four")

@@ -1,4 +1,4 @@
-"""Campaigns over HTTP: lists a page at a time, one with all that is known, cancelling."""
+"""Campaigns over HTTP: lists in pages, single campaigns with full details, cancelling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def test_campaigns_come_a_page_at_a_time_the_newest_first(
     first = (await client.get(BASE, params={"limit": 2})).json()
     assert [item["campaign_id"] for item in first["campaigns"]] == ["c-c", "c-b"]
     assert (first["count"], first["next"]) == (2, "c-b")
-    writer.campaign("c-d", tasks=1)  # what comes meanwhile moves nothing
+    writer.campaign("c-d", tasks=1)  # new campaigns do not shift the pages
     second = (await client.get(BASE, params={"limit": 2, "after": first["next"]})).json()
     assert [item["campaign_id"] for item in second["campaigns"]] == ["c-a"]
     assert second["next"] is None

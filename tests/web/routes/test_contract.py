@@ -1,4 +1,4 @@
-"""Every operation of the document is asked with made-up requests, over a socket: no answer is a 5xx, and each is as the document says."""
+"""Generated requests for every operation of the document, over a socket: no answer is a 5xx, and each is as the document says."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from web.http.server import bind, serve
 EXAMPLES: Final = 3
 TIMEOUT_S: Final = 120.0
 ENDLESS: Final = "watchFleet"
-"""Its answer goes on for as long as somebody listens: only how it begins is looked at."""
+"""An operation whose answer lasts as long as somebody listens. Only its beginning is checked."""
 
 
 class Eyes:
-    """They see a swarm with nobody in it."""
+    """An observer that sees an empty swarm."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Eyes]:
@@ -61,7 +61,7 @@ CHECKS: Final = (
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory, filled: Callable[[Home], None]) -> Iterator[str]:
-    """A server in a thread of its own, for a client that waits: with one campaign, `c-one`, some of whose tasks have ended."""
+    """A server in a separate thread, for a blocking client. It has one campaign, `c-one`, some of whose tasks have ended."""
     home = Home.at(tmp_path_factory.mktemp("contract"))
     filled(home)
     context = ApiContext(home, gates=tuple, start_scheduler=lambda: None)
@@ -114,7 +114,7 @@ def test_answers_are_as_the_document_says(address: str, name: str) -> None:
 
 
 def _ask(case: Any, address: str) -> None:
-    case.headers.pop("accept", None)  # a stream of a campaign that goes on would not end
+    case.headers.pop("accept", None)  # the stream of a running campaign would not end
     if case.operation.definition.raw["operationId"] == ENDLESS:
         _listen(case, address)
         return
@@ -123,7 +123,7 @@ def _ask(case: Any, address: str) -> None:
 
 
 def _listen(case: Any, address: str) -> None:
-    """Until it has begun to tell, or has said no."""
+    """Read until the first event, or the refusal."""
     request = case.as_transport_kwargs(base_url=address)
     with requests.request(**request, stream=True, timeout=TIMEOUT_S) as answer:
         if answer.status_code == HTTPStatus.OK:

@@ -1,4 +1,4 @@
-"""Deleting over HTTP: the rules of access hold, what runs is refused, and the devices are asked."""
+"""Deleting over HTTP: access rules apply, running campaigns are refused, and the devices are asked to forget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = "a token of sixteen letters".replace(" ", "-")
 
 
 def ended(context: ApiContext, writer: StoreWriter) -> None:
-    """A campaign of this home with one task, which laptop-7 has done."""
+    """A campaign of this home with one task, completed by laptop-7."""
     me = load_or_create(context.home.key("scheduler")).peer_id
     task = writer.task("c-one", 1)
     new = NewCampaign("c-one", "vision", me, SPEC.model_dump_json())

@@ -1,4 +1,4 @@
-"""What happens in a campaign, as JSON and live."""
+"""The events of a campaign, as JSON and live."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("writer")
 
 
 class EventReader:
-    """Reads a stream of events from a socket of its own: closed, nothing of it is left on this side."""
+    """Reads a stream of events from a socket of its own, so that closing it leaves nothing on this side."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
@@ -55,7 +55,7 @@ class EventReader:
         return event
 
     async def next(self) -> tuple[str, dict[str, Any], str]:
-        """The next event: name, value, id. Comments are passed over."""
+        """The next event: name, value, id. Skips comments."""
         with trio.fail_after(TIMEOUT_S):
             while True:
                 block, result, rest = self._text.partition("\n\n")
@@ -73,7 +73,7 @@ class EventReader:
                     return fields["event"], json.loads(fields["data"]), fields.get("id", "")
 
     async def until(self, name: str) -> tuple[dict[str, Any], str]:
-        """The next one of that name."""
+        """The next event of that name."""
         while True:
             result, value, mark = await self.next()
             if result == name:
@@ -192,7 +192,7 @@ async def test_a_late_reader_gets_every_event_though_only_the_last_are_held(
 
 
 class GatedEvents(EventRepository):
-    """Events that are read only when the test lets them, and can be made to fail."""
+    """Events that are read only when the test allows it. Reading can be made to fail."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -230,7 +230,7 @@ async def test_what_a_look_finds_is_seen_whole_or_not_at_all(writer: Any, contex
         async with trio.open_nursery() as nursery:
             nursery.start_soon(hear)
             await trio.to_thread.run_sync(events.reading.wait, TIMEOUT_S)
-            before = await two.next_events()  # while a thread reads: what was before, all of it
+            before = await two.next_events()  # while a thread reads, the whole earlier state
             events.go.set()
     assert before is not None
     assert [getattr(result, "state", None) for name, result, _ in before if name == "task"] == ["pending"] * 2
@@ -280,7 +280,7 @@ async def test_many_readers_share_one_look_and_nothing_of_them_is_left(
         writer.begin("c-one/1")
         assert (await one.until("task"))[0]["state"] != "pending"
         assert (await two.until("task"))[0]["state"] != "pending"
-        assert context.feeds.revision - look <= 2  # two writes, of which each look may see one
+        assert context.feeds.revision - look <= 2  # two writes, and each look may see only one
     with trio.fail_after(TIMEOUT_S):
         while context.feeds.followers:
             await trio.sleep(0.01)

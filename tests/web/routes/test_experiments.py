@@ -1,4 +1,4 @@
-"""Experiments over HTTP: what is listed and shown, a run that begins once for one key, and errors as problem documents."""
+"""Experiments over HTTP: listing and details, a run that begins once per key, and errors as problem documents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = "/api/v1/experiments/nightly/run"
 
 @pytest.fixture
 def saved(context: ApiContext, tmp_path: Path) -> Path:
-    """The model's file of an experiment with one version."""
+    """Save an experiment with one version. Returns the model's file."""
     model = tmp_path / "m.json"
     model.write_text('{"latencies_ms": [1]}')
     file = tmp_path / "campaign.yaml"

@@ -1,4 +1,4 @@
-"""The devices of the swarm as answers: who fits and why not, page by page, and live as changes."""
+"""The devices of the swarm over HTTP: which fit, why others do not, in pages, and live as changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def swarm() -> Swarm:
 
 @pytest.fixture
 async def asking(context: ApiContext, swarm: Swarm) -> AsyncIterator[httpx.AsyncClient]:
-    """Over a real socket, for the server starts what looks around."""
+    """A client over a real socket, because the server starts the observer."""
     app = make_open_app(context, watcher=FleetWatcher(swarm.open))  # type: ignore[arg-type]
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
@@ -62,7 +62,7 @@ async def test_devices_that_fit_come_first_and_the_others_say_why_not(asking: ht
     assert far["path"] == {"direct": False, "gate": GATE, "rtt_ms": 2.04}
     assert far["via"] == f"…{GATE[-8:]}"
     assert far["warm"] == [{"sha256": "ab" * 32, "name": None}]
-    assert far["soc"] == HOSTILE  # data: whoever shows it makes it harmless
+    assert far["soc"] == HOSTILE  # sent unchanged: escaping is up to the client
     assert far["why"] == "[31mred"
     assert document["peers"][0]["unreachable"] == "silence"
     assert document["peers"][0]["state"] is None
@@ -159,7 +159,7 @@ async def test_a_reader_who_disconnects_is_unsubscribed(context: ApiContext, swa
         nursery.start_soon(watcher.run)
         answer = EventStream(partial(fleet._send_changes, context, watcher, Requirement()))
         with trio.fail_after(20):
-            await answer({"type": "http"}, receive, send)  # returns: nothing is held any more
+            await answer({"type": "http"}, receive, send)  # returns once the stream holds nothing
         assert watcher.readers == 0
         nursery.cancel_scope.cancel()
     assert (b"content-type", b"text/event-stream") in [

@@ -1,4 +1,4 @@
-"""The server about itself: health, version, metrics; and its document, which is the one that is checked in."""
+"""The server's own endpoints: health, version, metrics; and its document, which must equal the one checked in."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ async def test_while_a_campaign_goes_on_a_scheduler_process_that_is_gone_is_star
     writer.campaign("c-one")
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            with lock_folder(context.home.folder("scheduler")):  # one runs
+            with lock_folder(context.home.folder("scheduler")):  # a scheduler runs
                 nursery.start_soon(context.keep_scheduler_alive, 0.01)
                 looks = 0
                 while looks < 5:
-                    await context.store(lambda store: None)  # in turn with the looks
+                    await context.store(lambda store: None)  # in turn with the checks
                     await trio.sleep(0.01)
                     looks += 1
                 assert woken.times == 0
@@ -55,7 +55,7 @@ async def test_while_a_campaign_goes_on_a_scheduler_process_that_is_gone_is_star
 
 
 async def test_settings_that_are_wrong_for_a_while_end_no_server(tmp_path: Path, writer: Any) -> None:
-    """Whoever mends the file finds the server where it was; with `join --serve` a worker would end with it."""
+    """The server still runs when the user repairs the file. With `join --serve`, a worker would otherwise end with it."""
     writer.campaign("c-one")
     times = 0
 

@@ -1,4 +1,4 @@
-"""Before a campaign is submitted and while it runs, over HTTP: what is wrong with it, what it would do, why it stands as it does."""
+"""A campaign over HTTP before it is submitted and while it runs: its mistakes, its plan, and why it stands as it does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_every_mistake_is_reported_at_its_line_with_a_hint(client: httpx.A
         (6, "measure.runs must be at least 1, not 0"),
     ]
     assert document["mistakes"][0]["hint"].startswith("did you mean 'measure'?")
-    assert "more error" not in document["mistakes"][0]["hint"]  # the others have entries of their own
+    assert "more error" not in document["mistakes"][0]["hint"]  # the other errors have entries of their own
     assert document["given"]["measure"] == {"runs": 0}
     assert document["found"] is None
 
@@ -39,7 +39,7 @@ async def test_a_valid_campaign_is_shown_with_its_defaults_and_its_tasks_counted
     answer = await client.post("/api/v1/validate?models=false", content=GOOD, headers=YAML)
     document = answer.json()
     assert (document["valid"], document["mistakes"], document["found"]["tasks"]) == (True, [], 4)
-    assert document["found"]["models"] == {}  # nobody looked at them
+    assert document["found"]["models"] == {}  # models were not inspected
     assert document["found"]["campaign"]["measure"]["runs"] == 100
     assert "runs" not in document["given"]["measure"]
 

@@ -1,4 +1,4 @@
-"""Reports and charts over HTTP: the command's text under its own policy, pictures, and plain refusals."""
+"""Reports and charts over HTTP: the command's text under its own policy, images, and plain refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BASE = "/api/v1/campaigns"
 
 @pytest.fixture
 def measured(writer: Any) -> str:
-    """A campaign with two tasks that are done and one that failed."""
+    """A campaign with two completed tasks and a failed one."""
     name: str = writer.campaign("c-one", title="<b>edge</b>")
     for number, ms in ((1, 10.0), (2, 20.0)):
         writer.succeed(f"c-one/{number}", body=record_body(a_record(writer.task(name, number), ms=ms)))

@@ -1,4 +1,4 @@
-"""Experiments saved, changed, scheduled and deleted over HTTP; and that nothing is reached through them that a campaign would not reach."""
+"""Experiments saved, changed, scheduled and deleted over HTTP. They reach nothing that a campaign could not reach."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ YAML = {"Content-Type": "text/yaml"}
 
 @pytest.fixture
 async def model(client: httpx.AsyncClient) -> str:
-    """A model that was sent: how campaigns name it."""
+    """An uploaded model, as campaigns name it."""
     return await sent(client, b'{"latencies_ms": [1]}')
 
 
@@ -127,7 +127,7 @@ async def test_files_of_the_server_and_addresses_of_its_networks_are_not_named_f
 async def test_what_came_over_http_is_fetched_from_the_internet_only_also_when_the_owner_runs_it(
     client: httpx.AsyncClient, context: ApiContext, model: str
 ) -> None:
-    """A name may lead elsewhere by the time of a run: the run itself is held to what its sender may reach."""
+    """A host name may resolve to another address by the time of a run, so the run itself obeys the sender's limits."""
     await client.put(NIGHTLY, json=given(model))
     async with web() as site:
         site.file("/m.json", b'{"latencies_ms": [1]}')

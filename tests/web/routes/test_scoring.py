@@ -45,7 +45,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 @pytest.fixture
 def answered(writer: StoreWriter) -> None:
-    """A campaign with an answered task, which was scored without the metric `mine`, and was sent."""
+    """A campaign with an answered task that was scored without the metric `mine`, and whose results were sent."""
     task = Task.model_validate(writer.task("c-one", 1).model_dump() | {"examples": EXAMPLES})
     account = ACCOUNT.model_copy(update={"metrics": ("accuracy", "mine")}).model_dump_json()
     spec = SPEC.model_copy(update={"results": URL}).model_dump_json()

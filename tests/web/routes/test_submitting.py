@@ -1,4 +1,4 @@
-"""Submitting over HTTP: in each form, once for each key, and naming nothing of the server's that it should not."""
+"""Submitting over HTTP: in each format, once per key, and without naming any of the server's own files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMED = {
 
 @pytest.fixture
 async def sent(client: httpx.AsyncClient) -> str:
-    """A model that was sent: its name in campaigns."""
+    """An uploaded model, as campaigns name it."""
     answer = await client.post(MODELS, params={"name": "net.onnx"}, content=MODEL)
     assert answer.status_code == HTTPStatus.CREATED
     return f"sha256:{answer.json()['sha256']}"
@@ -116,13 +116,13 @@ async def test_without_its_content_type_a_campaign_is_not_read(client: httpx.Asy
 
 @pytest.fixture
 def folder_of_ours(tmp_path: Path) -> Iterator[None]:
-    """Where Python looks for packages, as when the server is started with `python -m`."""
+    """A folder on Python's path, as when the server is started with `python -m`."""
     (tmp_path / "here" / "a_folder_of_ours").mkdir(parents=True)
     (tmp_path / "here" / "a_folder_of_ours" / "x.onnx").write_bytes(MODEL)
     sys.path.append(str(tmp_path / "here"))
     sys.modules["a_module_of_ours"] = ModuleType(
         "a_module_of_ours"
-    )  # as `__main__` is in an installed program
+    )  # like `__main__` in an installed program
     yield
     del sys.modules["a_module_of_ours"]
     sys.path.remove(str(tmp_path / "here"))
@@ -189,7 +189,7 @@ async def test_an_error_is_reported_with_its_line(client: httpx.AsyncClient) -> 
     assert wait.json()["detail"].startswith("wait: ")
 
 
-# -- once ----------------------------------------------------------------------------------------------------------------------
+# -- idempotency keys ----------------------------------------------------------------------------------------------------------
 
 
 async def test_the_same_key_and_body_make_one_campaign_and_the_same_answer(
@@ -224,7 +224,7 @@ async def test_a_server_killed_before_it_answered_finds_the_campaign_by_its_key(
     first = (await client.post(CAMPAIGNS, json=NAMED, headers=headers)).json()
     (note,) = (context.home.folder("scheduler") / "idempotency").glob("*.json")
     claim = json.loads(note.read_text())
-    note.write_text(json.dumps({**claim, "answer": None}))  # as it was before the answer was stored
+    note.write_text(json.dumps({**claim, "answer": None}))  # as before the answer was stored
     second = (await client.post(CAMPAIGNS, json=NAMED, headers=headers)).json()
     assert second["campaign_id"] == first["campaign_id"]
     assert len(writer.store.campaigns.summaries()) == 1
@@ -306,7 +306,7 @@ NAME = f"{hashlib.sha256(b'k').hexdigest()}.lock"
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that is about to answer to the key `k`."""
+    """Another process that is about to answer the key `k`."""
     with subprocess.Popen(
         [sys.executable, "-c", OTHER, str(tmp_path / "once" / NAME)],
         stdin=subprocess.PIPE,
@@ -330,7 +330,7 @@ async def test_a_key_that_another_server_of_the_home_answers_to_is_free_when_tha
     with pytest.raises(HttpProblem, match="is in progress"):
         await once.run("k", b"body", make)
     assert not (await once.run("another", b"body", make))[2]
-    with pytest.raises(HttpProblem, match="is in progress"):  # nor has the other key given the first one back
+    with pytest.raises(HttpProblem, match="is in progress"):  # the other key did not release the first
         await once.run("k", b"body", make)
     other.kill()
     await trio.to_thread.run_sync(other.wait)
@@ -346,7 +346,7 @@ async def test_a_key_that_is_none_is_refused(client: httpx.AsyncClient, key: str
 async def test_a_stored_campaign_is_reported_as_stored_though_no_scheduler_can_be_started_now(
     tmp_path: Path, writer: Any
 ) -> None:
-    """Who was answered with an error would send it again, and have it twice."""
+    """After an error the client would submit it again, and have it twice."""
 
     def keep_alive() -> None:
         raise SettingsError("config.toml: gates: no list")
@@ -364,7 +364,7 @@ async def test_a_stored_campaign_is_reported_as_stored_though_no_scheduler_can_b
     context.close()
 
 
-# -- again ----------------------------------------------------------------------------------------------------------------------
+# -- retries --------------------------------------------------------------------------------------------------------------------
 
 
 async def test_what_failed_runs_again_as_a_new_campaign_once_for_each_key(
@@ -375,7 +375,7 @@ async def test_what_failed_runs_again_as_a_new_campaign_once_for_each_key(
     assert (early.status_code, early.json()["hint"] != "") == (HTTPStatus.CONFLICT, True)
     writer.fail(f"{old}/1")
     writer.store.campaigns.end(old)
-    (context.home.spool / SHA).unlink()  # tidied away since: the upload is still there
+    (context.home.spool / SHA).unlink()  # removed since, but the upload is still there
     first = await client.post(f"{CAMPAIGNS}/{old}/retry", headers={"Idempotency-Key": "again"})
     assert first.status_code == HTTPStatus.CREATED, first.text
     assert first.json()["tasks"] == 1

@@ -1,4 +1,4 @@
-"""One task over HTTP: all that is known of it, its charts, its signed result as a file; and tasks beside each other."""
+"""One task over HTTP: all its details, its charts, its signed result as a file; and several tasks side by side."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def timing(ns: int, samples: int, launch: int) -> Timing:
 def record(
     writer: Any, campaign: str, n: int, fence: Fence, *, ns: int, samples: int = 100, device: str = "laptop-7"
 ) -> Record:
-    """What a worker would sign of that task: six launches of about `ns` each."""
+    """The record that a worker would sign for that task: six launches of about `ns` each."""
     task = writer.task(campaign, n)
     return Record(
         campaign=campaign,
@@ -92,7 +92,7 @@ def record(
 
 
 def measure(writer: Any, campaign: str, n: int, **options: Any) -> None:
-    """The task is done, with a record that its worker signed."""
+    """Complete the task with a record that its worker signed."""
     task, device = f"{campaign}/{n}", str(options.get("device", "laptop-7"))
     fence = Fence(incarnation=1, number=n)
     writer.store.attempts.begin([CommitTo(task, 1, f"key of {task}", WORKER.peer_id, device, 1)])
@@ -136,7 +136,7 @@ async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncCli
     assert document["judgement"]["reasons"][0]["means"]
     assert [(one["attempt"], one["state"]) for one in document["attempts"]] == [(1, "succeeded")]
     assert [one["name"] for one in document["happened"]][-1] == "task.succeeded"
-    assert document["record"]["device"]["soc"] == HOSTILE  # sent unchanged: who shows it makes it harmless
+    assert document["record"]["device"]["soc"] == HOSTILE  # sent unchanged: escaping is up to the client
     assert document["record"]["ran"]["notes"] == [TURNED]
     assert document["record"]["worker"] == WORKER.peer_id
     assert document["launches"][0]["blocks"][0]["switches"] == 2

@@ -1,4 +1,4 @@
-"""Models that are sent while the disk fills up."""
+"""Model uploads while the disk fills up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from web.routes.models import CHUNK, _receive
 
 
 class Full(io.RawIOBase):
-    """A file on a disk without room."""
+    """A file on a full disk."""
 
     def writable(self) -> bool:
         return True
@@ -32,7 +32,7 @@ class Full(io.RawIOBase):
 
 
 def request(pieces: int) -> Request:
-    """One whose body comes in so many pieces, each as large as what is gathered before it is written."""
+    """A request whose body comes in `pieces` pieces, each as large as the buffer before a write."""
     left = [True] * (pieces - 1) + [False]
 
     async def receive() -> Message:

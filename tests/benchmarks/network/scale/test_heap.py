@@ -1,4 +1,4 @@
-"""The event heap behaves as trio does where the index relies on it, and a seed is a run."""
+"""The event heap behaves like trio where the index relies on it, and a seed determines a run."""
 
 from __future__ import annotations
 
