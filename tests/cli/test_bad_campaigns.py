@@ -16,11 +16,11 @@ BAD = {
     "a duration without a unit": (START + "timeouts:\n  run: 3\n", 5, "no unit", "such as 3s"),
     "a clause of nothing known": (START + "devices:\n  where:\n    - memory >= 3\n", 6, "memory", ""),
     "a missing key": ("campaign: c\nunits: [CPU (ONNX)]\n", None, "models", ""),
-    "a missing model": (START.replace("m.onnx", "none.onnx"), 2, "none.onnx", "paths are read from"),
+    "a missing model": (START.replace("m.onnx", "none.onnx"), 2, "none.onnx", "paths are resolved from"),
     "a URL of another kind": (
         START.replace("m.onnx", "ftp://host/m.onnx"),
         2,
-        "no URL that can be fetched",
+        "not a URL that can be fetched",
         "hf://",
     ),
     "an empty folder as model": (START.replace("m.onnx", "folder"), 2, "the folder is empty", ""),

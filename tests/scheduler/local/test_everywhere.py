@@ -73,7 +73,7 @@ def test_a_word_that_nobody_bears_names_what_there_is() -> None:
     assert caught.value.hint == "did you mean 'mini-7'?  there are: board, lab, lab-2, mini-7, team"
     with pytest.raises(NothingFits) as caught:
         clauses_on(read_places(["lab"]), ())
-    assert "no device that may have it is in the swarm now" in caught.value.hint
+    assert "no device that may run it is in the swarm now" in caught.value.hint
 
 
 def test_a_word_with_two_meanings_is_not_guessed() -> None:
