@@ -27,7 +27,7 @@ BAD = {
     "a precision of a server": (
         START.replace("CPU (ONNX)", "API (OpenAI)") + "measure: {precision: 2%}\n",
         4,
-        "not for API (OpenAI)",
+        "cannot be used with API (OpenAI)",
         "runs: 100",
     ),
     "an empty model": (START.replace("m.onnx", "empty.onnx"), 2, "empty", ""),

@@ -96,7 +96,7 @@ def test_what_cannot_be_is_said_in_a_line(typed: Typed, words: list[str], messag
 
 
 def test_a_machine_without_an_address_makes_no_ticket_that_leads_nowhere() -> None:
-    with pytest.raises(ResourceError, match="this machine has no address") as caught:
+    with pytest.raises(ResourceError, match="and this machine has none") as caught:
         some_address(())
     assert "sark-node invite --gate ADDRESS" in caught.value.hint
     assert "sark-node invite --to WORKER_ID" in caught.value.hint

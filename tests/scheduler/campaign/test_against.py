@@ -107,7 +107,7 @@ def test_each_model_takes_turns_with_the_one_that_it_is_compared_with(
             "a.yaml, b.yaml",
             "{against: a.yaml}",
             "units: [API (OpenAI)]",
-            "is not for API (OpenAI)",
+            "cannot be used with API (OpenAI)",
             "of its own",
         ),
         (
@@ -128,7 +128,7 @@ def test_each_model_takes_turns_with_the_one_that_it_is_compared_with(
             "a.onnx, b.pt2",
             "{against: a.onnx}",
             "units: [CPU (ONNX), CPU (Torch)]",
-            "model 'b.pt2' runs on CPU (Torch), 'a.onnx' does not",
+            "model 'b.pt2' runs on CPU (Torch), but 'a.onnx' does not",
             "compare models of one format",
         ),
         ("a.onnx", "{against: refrence}", "", "needs two models", "write against: reference"),

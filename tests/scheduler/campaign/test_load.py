@@ -223,7 +223,7 @@ def test_a_campaign_survives_being_stored() -> None:
         (
             HEAD + "measure: {over: 4h}\ntimeouts: {campaign: 1h}\n",
             4,
-            "measure.over is 4 h; timeouts.campaign is 1 h",
+            "measure.over is 4 h, but timeouts.campaign is 1 h",
             "a longer timeouts.campaign",
         ),
         (
@@ -242,7 +242,7 @@ def test_a_campaign_survives_being_stored() -> None:
         (
             HEAD.replace("CPU (ONNX)", "API (OpenAI)") + "measure: {sustain: 10m}\n",
             4,
-            "measure.sustain is not for API (OpenAI)",
+            "measure.sustain cannot be used with API (OpenAI)",
             "a campaign of its own",
         ),
         (HEAD + "precision: 2%\n", 4, "unknown key 'precision'", "did you mean measure.precision?"),
@@ -308,7 +308,7 @@ def test_a_campaign_survives_being_stored() -> None:
             "campaign must be text, not 2024",
             "quotes",
         ),
-        ("campaign: ../x\nmodels: [a]\nunits: [CPU (ONNX)]\n", 1, "campaign must be letters", ""),
+        ("campaign: ../x\nmodels: [a]\nunits: [CPU (ONNX)]\n", 1, "campaign must be at most 64 letters", ""),
         (HEAD + "priority: high\n", 4, "priority must be a whole number, not 'high'", ""),
         (HEAD + "priority: 101\n", 4, "priority must be at most 100, not 101", ""),
         (HEAD + "priority:\n", 4, "priority must be a whole number, not None", ""),
@@ -342,7 +342,7 @@ def test_a_campaign_survives_being_stored() -> None:
             HEAD + "measure:\n  dims: {H: -4}\n",
             5,
             "measure.dims.H must be at least 0",
-            "a size is 0 or more",
+            "a size must be 0 or more",
         ),
         (HEAD + "measure: [runs]\n", 4, "measure must be a mapping", "key: value"),
         (HEAD + "retry: 3\n", 4, "retry must be a mapping", "key: value"),
@@ -390,7 +390,7 @@ def test_a_campaign_survives_being_stored() -> None:
         (
             'campaign: t\nmodels:\n - {path: a, name: "x\\u202ey"}\nunits: [CPU (ONNX)]\n',
             3,
-            "cannot be seen",
+            "invisible characters",
             "",
         ),
         (
@@ -427,7 +427,7 @@ def test_a_campaign_survives_being_stored() -> None:
         (
             "campaign: t\nmodels: [a]\nunits: [CPU (ONNX)]\nmeasure:\n  sittings: 3\ntimeouts: {campaign: 2h}\n",
             5,
-            "3 sittings 1 h apart take more than 2 h; timeouts.campaign is 2 h",
+            "3 sittings 1 h apart take more than 2 h, but timeouts.campaign is 2 h",
             "use fewer sittings, a shorter apart or a longer timeouts.campaign",
         ),
         # the whole

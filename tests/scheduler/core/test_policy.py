@@ -441,7 +441,7 @@ def test_a_worker_that_takes_a_task_and_never_begins_loses_it_to_another() -> No
     story.tell(story.core.workers.add_adverts(story.group, [advert(1)], story.now))
     story.tell(story.core.workers.add_quote(PEERS[1], quote(), story.now))
     orders = story.tell(story.core.failures.confirm_stop(silent.peer, ["l1"], story.now))
-    assert "never began" in of(orders, EndAttempt)[0].detail
+    assert "never started" in of(orders, EndAttempt)[0].detail
     (again,) = of(orders, CommitTo)
     assert again.peer != silent.peer
 

@@ -32,20 +32,20 @@ def described(folder: Path, shape: Shape, samples: np.ndarray, labels: list[int]
         (
             (1, 4),
             np.zeros((2, 5), "float32"),
-            "example 1 is 1×5, and input 'x' takes 1×4",
+            "example 1 is 1×5, but input 'x' takes 1×4",
             "give an array of N×4;",
         ),
-        (("N", 4), np.zeros((2, 4, 1), "float32"), "example 1 is 1×4×1, and input 'x' takes N×4", "N×4;"),
+        (("N", 4), np.zeros((2, 4, 1), "float32"), "example 1 is 1×4×1, but input 'x' takes N×4", "N×4;"),
         (
             (1, 3, 2, 2),
             np.zeros((2, 2, 2, 3), "float32"),
-            "example 1 is 1×2×2×3, and input 'x' takes 1×3×2×2",
+            "example 1 is 1×2×2×3, but input 'x' takes 1×3×2×2",
             "its axes are in another order: numpy.transpose(x, (0, 3, 1, 2))",
         ),
         (
             (8, 4),
             np.zeros((8, 4), "float32"),
-            "example 1 is 1×4, and input 'x' takes 8×4",
+            "example 1 is 1×4, but input 'x' takes 8×4",
             "export the model with a batch of 1, or with a dynamic one",
         ),
     ],
@@ -68,7 +68,7 @@ def test_a_sample_of_another_type_is_told_and_one_that_is_converted_is_not(tmp_p
     (tmp_path / "m.onnx").write_bytes(whole)
     text = "campaign: t\nunits: [CPU (ONNX)]\nmodels: [{path: m.onnx, evaluate: {task: classification, data: data.npz}}]\n"
     np.savez(tmp_path / "data.npz", x=np.zeros((2, 4), "float32"), labels=np.array([0, 1]))
-    with pytest.raises(CampaignError, match="example 1 is float32, and input 'x' takes int64") as error:
+    with pytest.raises(CampaignError, match="example 1 is float32, but input 'x' takes int64") as error:
         describe_models(parse_campaign(text.encode(), "c.yaml"), tmp_path)
     assert "x.astype(numpy.int64)" in str(error.value.hint)
 

@@ -154,7 +154,7 @@ def test_an_error_is_one_line(text: str, what: str, hint: str) -> None:
 
 def test_a_server_takes_no_batch() -> None:
     text = "campaign: t\nunits: [API (OpenAI)]\nmodels: [w.yaml]\nmeasure: {batch: [8]}\n"
-    with pytest.raises(CampaignError, match="batch is not for API"):
+    with pytest.raises(CampaignError, match="batch cannot be used with API"):
         parse_campaign(text.encode(), "c.yaml")
 
 
