@@ -37,13 +37,11 @@ def untrusted_lines(devices: Sequence[UntrustedDevice]) -> list[str]:
     """What to do about devices that fit but are not trusted: those that serve this submitter first, each with its command."""
     serving = [each for each in devices if each.serves]
     lines = [
-        f"{safe_text(each.name, MAX_NAME)} serves you but is not trusted yet: sark-node trust {each.peer}"
+        f"{safe_text(each.name, MAX_NAME)} serves you, not trusted yet: sark-node trust {each.peer}"
         for each in serving[:MAX_NAMED]
     ]
     if len(serving) > MAX_NAMED:
-        lines.append(
-            f"and {len(serving) - MAX_NAMED} more serve you but are not trusted yet: sark-node peers"
-        )
+        lines.append(f"and {len(serving) - MAX_NAMED} more serve you, not trusted yet: sark-node peers")
     if strangers := len(devices) - len(serving):
         fit = "fits" if strangers == 1 else "fit"
         lines.append(
