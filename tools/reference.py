@@ -31,73 +31,83 @@ EXAMPLES: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "adopt": (
         (
             "adopt c-ab23cd45 --key scheduler.key",
-            "carry on what a lost machine began, with a copy of its key",
+            "continue the campaign of a lost machine, with a copy of its key",
         ),
     ),
     "bench": (
         ("bench model.onnx --precision 2%", "until the median is known to ± 2 %"),
-        ("bench old.onnx new.onnx --compare", "which of two is faster, and by how much"),
-        ("bench net.onnx net.pt2 --compare", "the same of two runtimes"),
+        ("bench old.onnx new.onnx --compare", "which of two models is faster, and by how much"),
+        ("bench net.onnx net.pt2 --compare", "the same for two runtimes"),
         ("bench model.onnx --unit all --csv rows.csv", "on every unit of this device"),
         ("bench model.onnx --on all --report out.html", "on every device that answers"),
     ),
-    "campaigns": (("campaigns --json", "all that this home has submitted, for programs"),),
+    "campaigns": (("campaigns --json", "all campaigns of this home, for programs"),),
     "delete": (
-        ("delete c-ab23cd45", "once it has ended"),
+        ("delete c-ab23cd45", "an ended campaign"),
         ("delete --yes c-ab23cd45 c-qa7a4agj", "in a script"),
     ),
-    "cancel": (("cancel c-ab23cd45/3", "one task"), ("cancel c-ab23cd45", "all of them")),
-    "compare": (("compare raw-monday.json raw-friday.json", "model × device × unit, each with a verdict"),),
+    "cancel": (("cancel c-ab23cd45/3", "one task"), ("cancel c-ab23cd45", "the whole campaign")),
+    "compare": (("compare raw-monday.json raw-friday.json", "a verdict for each model × device × unit"),),
     "delegate": (
-        ("delegate c-ab23cd45 --to SCHEDULER_ID", "a token by which somebody else may carry it on"),
+        ("delegate c-ab23cd45 --to SCHEDULER_ID", "a token with which that scheduler can adopt the campaign"),
     ),
     "demo": (("demo --workers 2", "a gate, two workers and a campaign on this machine"),),
     "doctor": (("doctor", "what works here, what does not, and what to do"),),
-    "drain": (("drain --finish", "end what runs and what waits, then leave"),),
+    "drain": (("drain --finish", "finish running and queued tasks, then leave"),),
     "calibrate": (
         ("calibrate", "measure what this device can do at best"),
-        ("calibrate --force --wait 10m", "one more round, at a quiet moment if one comes in 10 minutes"),
+        (
+            "calibrate --force --wait 10m",
+            "one more round, at a quiet moment if there is one within 10 minutes",
+        ),
     ),
-    "events": (("events c-ab23cd45 --verify", "nothing in the chain of events was changed"),),
+    "events": (("events c-ab23cd45 --verify", "check that no event was changed"),),
     "explain": (("explain c-ab23cd45/3", "why this task waits or failed, and what would help"),),
     "gate": (
-        ("gate", "the address that newcomers start from"),
+        ("gate", "print the address that newcomers need"),
         ("gate --announce /ip4/192.0.2.7/tcp/4101", "behind a forwarded port"),
     ),
-    "gate status": (("gate status --live", "watched until Ctrl-C"),),
+    "gate status": (("gate status --live", "refresh until Ctrl-C"),),
     "info": (("info", "this device, its units, and this home's ids"),),
     "init": (("init campaign.yaml", "a commented campaign to start from"),),
     "invite": (
-        ("invite", "a ticket for one device; waits until that has joined"),
-        ("invite --to WORKER_ID", "for this worker alone; nobody has to wait"),
+        ("invite", "a ticket for one device; waits until the device has joined"),
+        ("invite --to WORKER_ID", "only for this worker; does not wait"),
     ),
     "join": (
         ("join", "a worker for the scheduler of this home"),
         ("join TICKET", "a worker for the home that printed it with: sark-node invite"),
         ("join --gate ADDRESS --allow SCHEDULER_ID", "through a gate, for that scheduler"),
-        ("join --install - < ticket.txt", "at each start of the system, for a pool"),
+        ("join --install - < ticket.txt", "also after each reboot, for a pool"),
     ),
-    "matrix": (("matrix raw.json --prices prices.yaml", "one table with ratios, per watt and per price"),),
-    "models add": (("models add model.onnx", "keep it here, so that nobody has to send it"),),
-    "pause": (("pause --now", "no new work, and stop what runs"),),
-    "peers": (("peers 'ram >= 8 GiB' 'soc ~ \"Apple M*\"'", "which devices fit, and why the others do not"),),
-    "plan": (("plan campaign.yaml", "where each task would go, when, how long, or why nowhere"),),
+    "matrix": (
+        (
+            "matrix raw.json --prices prices.yaml",
+            "one table with ratios, and throughput per watt and per price",
+        ),
+    ),
+    "models add": (("models add model.onnx", "store it here, so that no task has to fetch it"),),
+    "pause": (("pause --now", "no new work, and stop running tasks"),),
+    "peers": (("peers 'ram >= 8 GiB' 'soc ~ \"Apple M*\"'", "which devices fit, and why others do not"),),
+    "plan": (("plan campaign.yaml", "where, when and how long each task would run, or why it cannot"),),
     "pool create": (("pool create lab", "a pool with a key of its own"),),
     "pool invite": (("pool invite lab --uses 5", "a ticket for five devices"),),
     "results": (
-        ("results c-ab23cd45 --csv rows.csv", "the table again"),
-        ("results --parquet rows.parquet", "typed, with all samples"),
+        ("results c-ab23cd45 --csv rows.csv", "write the table to a file"),
+        ("results --parquet rows.parquet", "typed columns, with all samples"),
     ),
-    "retry": (("retry c-ab23cd45", "run again what failed"),),
+    "retry": (("retry c-ab23cd45", "run failed and cancelled tasks again"),),
     "schedule": (("schedule --stay", "one of several schedulers that share a store"),),
-    "serve": (("serve", "the HTTP API and the pages, for this machine alone"),),
+    "serve": (("serve", "the dashboard and the HTTP API, for this machine only"),),
     "submit": (
         ("submit campaign.yaml", "run it and watch"),
         ("submit campaign.yaml --detach", "print its id and return"),
     ),
     "top": (("top", "campaigns and devices, live"), ("top --once", "once, as plain lines")),
-    "validate": (("validate campaign.yaml", "is it right, and what would be measured"),),
-    "verify": (("verify raw.json --csv rows.csv", "signatures, models, and every number made again"),),
+    "validate": (("validate campaign.yaml", "check the file, and show what would be measured"),),
+    "verify": (
+        ("verify raw.json --csv rows.csv", "check signatures and hashes, and recompute every number"),
+    ),
     "watch": (("watch", "the latest campaign, until it ends"),),
 }
 """By command: what to type after the program's name, and what it does. Tests check that the program accepts each example."""
@@ -166,7 +176,7 @@ def _entry(parameter: Any, context: typer.Context) -> Entry:
     flag = getattr(parameter, "is_flag", False)
     notes = []
     if parameter.required and option:
-        notes.append("needed")
+        notes.append("required")
     if (parameter.multiple or parameter.nargs == -1) and "Repeatable" not in (parameter.help or ""):
         notes.append("repeatable")
     if not flag and (message := _default(parameter.default)):
@@ -297,8 +307,8 @@ def markdown() -> str:
 
 SETTINGS_INTRO: Final = (
     "Set these in `config.toml`, in a variable or by a flag. A flag overrides a variable; a variable overrides the file.",
-    "Keys that every role knows may stand at the top of the file, a role's own in its section. In a variable a list is written",
-    "`a,b`, and names with values `a=b,c=d`. Names that end in `_s` are seconds, in `_bytes` bytes; write a unit where an example has one.",
+    "Keys that all roles know may stand at the top of the file, keys of one role in its section. In a variable, write a list as `a,b`",
+    "and names with values as `a=b,c=d`. Names that end in `_s` are seconds, in `_bytes` bytes; write a unit where an example has one.",
 )
 
 

@@ -45,8 +45,8 @@ RETRY_S: Final = (3.0, 300.0)
 MAX_PAUSED: Final = 4_096
 """Refused peers whose pauses are remembered."""
 _WHY: Final = {
-    Admit.TICKET: "this gate is for members of its pools; ask a pool's owner for a ticket: sark-node join TICKET",
-    Admit.LIST: "this gate is for peers on its list; its operator adds you with: allow, in [gate] of its config.toml",
+    Admit.TICKET: "this gate is for members of its pools; ask a pool's owner for a ticket, then: sark-node join TICKET",
+    Admit.LIST: "this gate is for peers on its list; its operator can add you to allow, in [gate] of config.toml",
 }
 
 log = structlog.get_logger("sark.gate")

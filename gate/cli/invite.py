@@ -29,7 +29,7 @@ LOOK_S: Final = 0.5
 """Seconds between checks for new uses of the ticket."""
 LINGER_S: Final = 1.0
 """Seconds that the last answer has to arrive."""
-NOBODY: Final = "or make a ticket that needs nobody: sark-node invite --to WORKER_ID   (the device shows its id with: sark-node info)"
+NOBODY: Final = "or make a ticket that nobody has to admit: sark-node invite --to WORKER_ID   (sark-node info on the device shows its id)"
 
 
 @app.command(rich_help_panel="This device")
@@ -38,7 +38,7 @@ def invite(
     to: Annotated[
         str | None,
         typer.Option(
-            help="Invite only this worker, whose id `sark-node info` shows there. Nobody has to admit it.",
+            help="Invite only this worker; `sark-node info` on the device shows its id. Nobody has to admit it.",
             metavar="WORKER_ID",
         ),
     ] = None,
@@ -60,7 +60,7 @@ def invite(
     ttl: Annotated[
         str | None,
         typer.Option(
-            help="How long the device stays.  \\[default: until you revoke it]",
+            help="How long the device stays in the pool.  \\[default: until you revoke it]",
             metavar="30d",
             show_default=False,
         ),
@@ -68,14 +68,14 @@ def invite(
     gate: Annotated[
         list[str] | None,
         typer.Option(
-            help="Address of a gate that both use. Repeatable.  \\[default: the gates that this home uses]",
+            help="Address of a gate that both machines use. Repeatable.  \\[default: the gates that this home uses]",
             metavar="ADDRESS",
         ),
     ] = None,
     listen: Annotated[
         list[str] | None,
         typer.Option(
-            help="While it waits, listen only on this address, such as /ip4/192.0.2.7/tcp/4103. Repeatable.",
+            help="Listen only on this address while waiting, such as /ip4/192.0.2.7/tcp/4103. Repeatable.",
             metavar="ADDRESS",
         ),
     ] = None,
@@ -83,8 +83,9 @@ def invite(
 ) -> None:
     """Invite a device of yours: print the command to run on it.
 
-    The device then serves this home, and this home trusts the device: it is in the pool `home`, which every home has. Where no gate of
-    this home runs, the command waits to admit the device, until the ticket is used up or Ctrl-C. Standard output has the command alone.
+    The device then serves this home, and this home trusts the device: it is in the pool `home`, which every home has. If no gate of
+    this home runs, the command waits and admits the device itself, until the ticket is used up or Ctrl-C. Only the command goes to
+    standard output.
     """
     import trio
 
@@ -97,7 +98,9 @@ def invite(
     for_s = duration("--for", valid_for)
     terms = MemberTerms(role=Role.WORKER, ttl_s=None if ttl is None else int(duration("--ttl", ttl)))
     if to is None and name is not None:
-        raise SettingsError("--name needs --to", hint="whoever joins with a ticket chooses its own name")
+        raise SettingsError(
+            "--name needs --to", hint="a device that joins with a ticket chooses its own name"
+        )
     if to is not None and uses is not None:
         raise SettingsError("--uses cannot be used with --to", hint="that ticket is for one device")
     if name is not None:
@@ -119,7 +122,7 @@ def invite(
     issue = partial(issue_ticket, own, ways, terms, now=now, for_s=for_s, uses=uses or 1)
     if here and not gate and any_answers(here):
         ticket, record = issue()
-        admits = "the gate of this home admits it; keep it running until then"
+        admits = "the gate of this home admits the device; keep the gate running until then"
         show(ticket, record, as_json, (*_reach_note(ways), *_terms(record), admits))
         return
     raise typer.Exit(trio.run(_admit, home, own, ways, tuple(listen or ()), issue, as_json))
@@ -149,7 +152,7 @@ def show(ticket: Ticket, record: TicketRecord | None, as_json: bool, lines: Sequ
     form = "%Y-%m-%d %H:%M" if ticket.until - time.time() > 3600 else "%H:%M:%S"
     until = time.strftime(form, time.localtime(ticket.until))
     whom = f"worker {ticket.to}" if record is None else count(record.uses, "device")
-    print(f"Run this on the other device, by {until}; it is for {whom}:", file=sys.stderr, flush=True)
+    print(f"Run this on the other device by {until} (for {whom}):", file=sys.stderr, flush=True)
     print(f"sark-node join {text}", flush=True)
     for line in lines:
         print(f"  {line}", file=sys.stderr, flush=True)
@@ -157,7 +160,7 @@ def show(ticket: Ticket, record: TicketRecord | None, as_json: bool, lines: Sequ
 
 def _terms(record: TicketRecord) -> tuple[str, ...]:
     return (
-        "whoever has the ticket can join: send it privately",
+        "anyone who has the ticket can join: send it privately",
         f"revoke: sark-node pool revoke home {record.id}",
     )
 
@@ -165,10 +168,10 @@ def _terms(record: TicketRecord) -> tuple[str, ...]:
 def _reach_note(addresses: Sequence[str], why: str = "") -> tuple[str, ...]:
     """Notes on where a ticket with these `addresses` of the admitting node works. `why`: why an expected circuit may be missing."""
     if all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in addresses):
-        return ("this ticket works on this machine alone: its address is a loopback address",)
+        return ("this ticket works only on this machine: its address is a loopback address",)
     if not why or any("/p2p-circuit" in address for address in addresses):
         return ()
-    return (f"{why}: the device must be on a network where it reaches this machine",)
+    return (f"{why}: the device must be on a network from which it can reach this machine",)
 
 
 def some_address(addresses: tuple[str, ...]) -> tuple[str, ...]:
@@ -176,8 +179,8 @@ def some_address(addresses: tuple[str, ...]) -> tuple[str, ...]:
     if addresses:
         return addresses
     raise ResourceError(
-        "a ticket must say where this home is reached, and this machine has no address",
-        hint=f"connect it to a network\nor name a gate that both use: sark-node invite --gate ADDRESS\n{NOBODY}",
+        "a ticket needs an address of this home, and this machine has none",
+        hint=f"connect this machine to a network\nor name a gate that both machines use: sark-node invite --gate ADDRESS\n{NOBODY}",
     )
 
 
@@ -209,7 +212,7 @@ async def _admit(
 
         await nursery.start(watch_stop_requests, lambda name: nursery.cancel_scope.cancel())
         ticket, record = issue(admits=addresses)
-        waits = "waiting for it; Ctrl-C withdraws the ticket"
+        waits = "waiting for the device; Ctrl-C withdraws the ticket"
         note = _reach_note(addresses, "no gate answers" if gates else "no gate is known")
         show(ticket, record, as_json, (*note, *_terms(record), waits))
         nursery.start_soon(watch)
@@ -235,7 +238,7 @@ async def _watch(own: OwnPool, record: TicketRecord) -> int:
                 continue
             seen.add(peer)
             print(f"{line.name} joined: {peer}", file=sys.stderr, flush=True)
-            print("  it serves this home, and this home trusts it; end that with:", file=sys.stderr)
+            print("  it serves this home, and this home trusts it; to revoke that:", file=sys.stderr)
             print(f"  sark-node pool revoke home {peer}", file=sys.stderr, flush=True)
         if len(seen) >= record.uses:
             await trio.sleep(LINGER_S)

@@ -105,7 +105,7 @@ def gate(
         bool, typer.Option(hidden=True, help="Stop when standard input ends.")
     ] = False,
 ) -> None:
-    """Run a gate: a node with a known address by which others join the swarm, and which relays for those that cannot be dialled.
+    """Run a gate: a node with a known address through which others join the swarm, and which relays for nodes that cannot be dialled.
 
     A gate runs no tasks. It prints the command with which others join, and runs until Ctrl-C. Workers and schedulers of this home use it
     automatically. docs/gates.md describes all settings and limits.
@@ -157,10 +157,10 @@ def greeting(peer: str, addresses: Sequence[str], settings: GateSettings) -> lis
         lines += ["Others join with" + (" one of:" if len(addresses) > 1 else ":")]
         lines += [f"  sark-node join --gate {address}" for address in addresses]
     else:
-        lines += ["Nobody can dial it: it has no address. Set one: --announce /ip4/192.0.2.7/tcp/4101"]
+        lines += ["Nobody can dial this gate: it has no address. Set one: --announce /ip4/192.0.2.7/tcp/4101"]
     if settings.admit is Admit.TICKET:
         lines += [
-            "It serves only members of its pools (ticket). On this home:",
+            "It serves only members of its pools (ticket). To add some, on this home:",
             "  sark-node pool create NAME, then: sark-node pool invite NAME",
         ]
     elif settings.admit is Admit.LIST:

@@ -54,7 +54,7 @@ JSON = typer.Option("--json", help="Print JSON.")
 def create(
     ctx: typer.Context, name: Annotated[str, NAME], gate: Annotated[list[str] | None, GATE] = None
 ) -> None:
-    """Create a pool, with its key on this home.
+    """Create a pool, and store its key on this home.
 
     The gate of this home admits newcomers who have a ticket. This home's scheduler may submit to the pool.
     """
@@ -78,7 +78,7 @@ def create(
 
 def key_line(own: OwnPool) -> str:
     """The line that says where the key of a pool made here is stored."""
-    return f"its key: {own.key_file}   keep a copy; whoever has it controls the pool"
+    return f"its key: {own.key_file}   keep a copy; anyone who has it controls the pool"
 
 
 @pool.command()
@@ -89,7 +89,7 @@ def invite(
     to: Annotated[
         str | None,
         typer.Option(
-            help="Invite only this scheduler, whose id `sark-node info` shows; it joins without a gate. Implies --submit.",
+            help="Invite only this scheduler; `sark-node info` on its home shows the id. It joins without a gate. Implies --submit.",
             metavar="SCHEDULER_ID",
         ),
     ] = None,
@@ -102,7 +102,7 @@ def invite(
     slots: Annotated[
         int | None,
         typer.Option(
-            min=1, max=100_000, help="Runs and queued tasks that the member may have on each worker."
+            min=1, max=100_000, help="Maximum number of the member's runs and queued tasks on each worker."
         ),
     ] = None,
     team: Annotated[str, typer.Option(help="Team that the member belongs to.", metavar="TEAM")] = "",
@@ -126,7 +126,7 @@ def invite(
 ) -> None:
     """Print a ticket to a pool.
 
-    Devices use it with `sark-node join TICKET`, submitters with `sark-node pool join TICKET`. Standard output has the ticket alone.
+    Devices use it with `sark-node join TICKET`, submitters with `sark-node pool join TICKET`. Only the ticket goes to standard output.
     """
     from swarm.pools.enrolment import invite as issue_ticket
     from swarm.pools.enrolment import invite_peer
@@ -149,7 +149,9 @@ def invite(
         )
     if member is not None:
         if to is None:
-            raise SettingsError("--name needs --to", hint="whoever joins with a ticket chooses its own name")
+            raise SettingsError(
+                "--name needs --to", hint="a submitter that joins with a ticket chooses its own name"
+            )
         check_name(member)
     if uses is not None and to is not None:
         raise SettingsError("--uses cannot be used with --to", hint="that ticket is for one scheduler")
@@ -184,8 +186,8 @@ def invite(
     ]
     if to is None:
         lines += [
-            "  Whoever has the ticket can join: send it privately. `TICKET` can also be a file that holds it,",
-            "  or - for standard input: other users of a machine can see what is typed on its command lines.",
+            "  Anyone who has the ticket can join: send it privately. `TICKET` can also be a file that contains it,",
+            "  or - for standard input, since other users of a machine can see its command lines.",
         ]
     print("\n".join(lines), file=sys.stderr)
     print(write_ticket(ticket))
@@ -193,7 +195,7 @@ def invite(
 
 @pool.command()
 def members(ctx: typer.Context, name: Annotated[str, NAME], as_json: Annotated[bool, JSON] = False) -> None:
-    """Show the members of a pool; of one made on this home, also its open tickets and who was revoked."""
+    """Show the members of a pool, and for a pool made on this home also its open tickets and revoked peers."""
     from protocol.messages.pool import read_manifest
     from swarm.pools.home_pool import named_pool
     from swarm.pools.membership import joined_pools, stored_manifest
@@ -245,7 +247,9 @@ def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
 
     home: Home = ctx.obj
     rows = [(own.name, "made here", own.id) for own in own_pools(home)]
-    rows += [(one.name, "its device works for it", one.pool) for one in joined_pools(home, Role.WORKER)]
+    rows += [
+        (one.name, "this home's device works for it", one.pool) for one in joined_pools(home, Role.WORKER)
+    ]
     for one in joined_pools(home, Role.SUBMIT):
         me = load_or_create(home.key("scheduler")).peer_id
         member = membership_of(home, one, me, time.time())
@@ -267,13 +271,16 @@ def revoke(
     name: Annotated[str, NAME],
     who: Annotated[str, typer.Argument(help="A member's name or peer id, or a ticket's id.", metavar="WHO")],
     with_members: Annotated[
-        bool, typer.Option("--with-members", help="With a ticket: also revoke all who joined with it.")
+        bool,
+        typer.Option(
+            "--with-members", help="When revoking a ticket: also revoke all members who joined with it."
+        ),
     ] = False,
 ) -> None:
     """Revoke a member or a ticket.
 
-    With a member, the ticket with which it joined is revoked too; others who joined with that stay. Workers that can be found learn of
-    it at once, all others within 90 seconds.
+    Revoking a member also revokes the ticket with which it joined; others who joined with that ticket stay.
+    Workers that can be found learn of the revocation at once, all others within 90 seconds.
     """
     import trio
 
@@ -306,14 +313,14 @@ def join(
     ticket: Annotated[
         str,
         typer.Argument(
-            help="The ticket, which begins with sark1; a file that holds it; or - for standard input."
+            help="The ticket, which begins with sark1, a file that contains it, or - for standard input."
         ),
     ],
     name: Annotated[
         str | None, typer.Option(help="Your name in the pool.  \\[default: the host's name]")
     ] = None,
 ) -> None:
-    """Join a pool as a submitter: what this home submits may then run on the pool's devices."""
+    """Join a pool as a submitter: this home's campaigns may then run on the pool's devices."""
     import trio
 
     from swarm.base.locks import lock_folder
@@ -356,7 +363,7 @@ def join(
         return
     until = f" until {_date(member.until)}, and renews that automatically" if member.until is not None else ""
     print(f"This home may submit to pool {joined.name}{until}.")
-    print(f'  to run a campaign on its devices alone:  where: ["pools has {joined.name}"]')
+    print(f'  to run a campaign on its devices only:  where: ["pools has {joined.name}"]')
 
 
 # -- over the network ---------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def status(
 ) -> None:
     """Show a gate's status: peers, reservations, circuits, refusals, index, load.
 
-    Only the gate's own home and its --operator schedulers may read it. Exits with 4 if it is unreachable, with 5 if not permitted.
+    Only the gate's own home and its --operator schedulers may read it. Exit codes: 4 unreachable, 5 not permitted.
     """
     import trio
 

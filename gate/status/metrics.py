@@ -46,9 +46,11 @@ class GateCollector(Collector):
         """The metrics."""
         now = self._snapshot()
         labels = {"version": now.version, "peer": self._peer, "admit": now.admit}
-        yield InfoMetricFamily("sark_gate", "Which gate this is.", labels)
+        yield InfoMetricFamily("sark_gate", "Version, peer id and admission mode of the gate.", labels)
         yield _gauge("uptime_seconds", "Seconds since the gate came up.", now.uptime_s)
-        yield _gauge("draining", "1 while the gate accepts nothing new: it is stopping.", now.draining)
+        yield _gauge(
+            "draining", "1 while the gate is stopping and accepts nothing new, else 0.", now.draining
+        )
         yield _gauge("connected_peers", "Peers with a live connection.", now.connected)
         yield _gauge("index_adverts", "Devices with stored adverts.", now.adverts)
         yield _gauge("index_shards", "Shards of the index with at least one advert.", now.shards)
@@ -59,10 +61,14 @@ class GateCollector(Collector):
         if now.caps is None:
             return
         yield _gauge("relay_reservations", "Peers with a reservation.", now.reservations)
-        yield _gauge("relay_reservations_limit", "Most reservations at a time.", now.caps.reservations)
-        yield _counter("relay_reservations_made", "New reservations.", now.reservations_made)
+        yield _gauge(
+            "relay_reservations_limit", "Maximum number of simultaneous reservations.", now.caps.reservations
+        )
+        yield _counter("relay_reservations_made", "Reservations made.", now.reservations_made)
         yield _gauge("relay_circuits", "Live relayed connections.", now.circuits)
-        yield _gauge("relay_circuits_limit", "Most relayed connections at a time.", now.caps.circuits)
+        yield _gauge(
+            "relay_circuits_limit", "Maximum number of simultaneous relayed connections.", now.caps.circuits
+        )
         yield _counter("relay_circuits_begun", "Relayed connections established.", now.circuits_begun)
         ended: dict[tuple[str, ...], int] = {(reason,): count for reason, count in now.circuits_ended.items()}
         yield _counters(

@@ -271,8 +271,8 @@ class RecoveryScan:
             return matches[0]
         raise CampaignError(
             f"no device has a usable campaign manifest of {self.campaign}: {why}",
-            hint="a campaign can be adopted once a device has taken a task of it, and for a day after its last one;\n"
-            "before that it is only on the machine that submitted it: run it there with sark-node watch, or move its home folder",
+            hint="a campaign can be adopted from when a device has taken one of its tasks until a day after its last task;\n"
+            "before that, only the machine that submitted the campaign has it: run it there with sark-node watch, or move its home folder",
         )
 
     async def _manifest_of(self, each: WorkerReport, owner: str) -> tuple[bytes, OpenedManifest]:
@@ -280,7 +280,7 @@ class RecoveryScan:
         data = await self._read_manifest(each.advert, each.manifest, each.manifest_size)
         cover = read_cover(data)
         if cover.campaign != self.campaign or cover.owner != owner:
-            raise RemoteProtocolError("it is of another campaign or owner")
+            raise RemoteProtocolError("it belongs to another campaign or owner")
         if not verify(owner, cover.message, cover.signature):
             raise RemoteProtocolError("its signature is not the owner's")
         return data, await COMPUTING.run(open_manifest, cover)
@@ -292,7 +292,7 @@ class RecoveryScan:
         if limit.cancelled_caught:
             raise Unreachable(f"{advert.name} is too slow")
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise RemoteProtocolError("it is not what its name says")
+            raise RemoteProtocolError("its content does not match its hash")
         return bytes(data)
 
     async def model(self, model: Model, spool: Path, first: Sequence[str]) -> bool:

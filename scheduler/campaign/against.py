@@ -129,15 +129,15 @@ def against_problems(campaign: Campaign) -> Iterator[FileProblem]:
     ]
     if names:
         text = " and ".join(names)
-        what = f"measure.against measures until the comparison is decided: it does not go with {text}"
+        what = f"measure.against measures until the comparison is decided and cannot be combined with {text}"
         yield FileProblem(WHERE, what, f"remove {text}, or against")
     used = [*(line.unit for line in campaign.lines()), *([bases.unit] if bases.unit else [])]
     unit = next((unit for unit in used if unit.startswith((_SERVED, SIMULATED_UNIT))), None)
     if unit is not None:
-        what = f"measure.against is not for {unit}: no two models take turns there"
+        what = f"measure.against cannot be used with {unit}: models cannot take turns there"
         yield FileProblem(WHERE, what, "give that unit a campaign of its own")
     if campaign.devices.trust == "anyone":
-        what = "measure.against is not for strangers' devices: a run in turns with another model cannot be witnessed"
+        what = "measure.against cannot be used on strangers' devices: a run in turns with another model cannot be witnessed"
         yield FileProblem(WHERE, what, "remove devices.trust: anyone, or against")
     yield from _pair_problems(campaign, bases)
 
@@ -176,13 +176,13 @@ def _pair_problem(
         if bases.unit is not None:
             what = f"measure.against: {bases.unit} runs {words_of(bases.unit, campaign.unit_formats)}, not {label!r}"
             return FileProblem(WHERE, what, "name a unit that runs it")
-        what = f"{entry.title} runs on {unit}, {label!r} does not"
+        what = f"{entry.title} runs on {unit}, but {label!r} does not"
         hint = "compare models of one format, remove that unit, or name that of the other model: "
         return FileProblem(WHERE, what, hint + f"against: {{model: {label}, unit: UNIT}}")
     if base.entry is not REFERENCE and _sizes(campaign, entry) != _sizes(campaign, base.entry):
         what = (
-            f"{entry.title} is to be compared with {safe_text(base.entry.label, 60)!r}, "
-            "and is given other sizes of inputs"
+            f"{entry.title} is to be compared with {safe_text(base.entry.label, 60)!r} "
+            "but has other input sizes"
         )
         return FileProblem(WHERE, what, "give both the same dims, inputs, batch and batch_dim")
     return None
@@ -199,7 +199,7 @@ def _no_pair(campaign: Campaign, bases: Bases) -> tuple[str, str]:
         able = any(bases.of(entry, bases.unit) for entry in models)
         if not able:
             return f"measure.against: {bases.unit} runs no model of this campaign", "name a unit that does"
-        what = f"measure.against: {bases.unit} leaves no unit to be compared with it"
+        what = f"measure.against: {bases.unit} leaves no unit to compare with it"
         return what, "add another one under units, such as units: [GPU (ONNX)]"
     word = against.model or ""
     variants = list(dict.fromkeys(entry.variant for entry in models if entry.variant))
@@ -207,7 +207,7 @@ def _no_pair(campaign: Campaign, bases: Bases) -> tuple[str, str]:
     names = [*([FIRST, *variants] if variants else []), *labels, NAME]
     if len(models) == 1:
         return (
-            "measure.against needs two models or two units, the campaign has one of each",
+            "measure.against needs two models or two units, but the campaign has one of each",
             "add a model or variants, write against: reference or against: UNIT, or remove against",
         )
     if word in (*labels, *variants, FIRST) and word in names:

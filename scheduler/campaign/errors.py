@@ -14,7 +14,7 @@ from swarm.base.yaml import Document, Where
 
 LATER: Final[dict[str, str]] = {
     "prepare": "give the steps before the runs under measure.pre",
-    "concurrency": "leave it out",
+    "concurrency": "remove it",
 }
 """Keys that a later version will read, and what to use until then."""
 SYNONYMS: Final = {
@@ -140,14 +140,14 @@ _HINT: Final[dict[str, str]] = {
     "model_type": "indent its entries below it, each as key: value",
 }
 _FORMS: Final[dict[str, str]] = {
-    "sha256": "the 64 hexadecimal digits of a SHA-256, in small letters",
-    "campaign": "letters, digits, space and . _ -, beginning with a letter or digit, at most 64",
+    "sha256": "the 64 hexadecimal digits of a SHA-256, in lower case",
+    "campaign": "at most 64 letters, digits, spaces and . _ -, beginning with a letter or digit",
     "package": "the name of a Python package, such as magika",
     "units": "the name of a compute unit",
     "compute_unit": "the name of a compute unit",
     "name": "a name without / and \\",
-    "device_udid": "visible ASCII characters, at most 120",
-    "worker_id": "visible ASCII characters, at most 120",
+    "device_udid": "at most 120 printable ASCII characters",
+    "worker_id": "at most 120 printable ASCII characters",
 }
 
 
@@ -180,12 +180,12 @@ def _problem(item: Any, root: type[BaseModel]) -> FileProblem:
             guess = did_you_mean(str(given), choices.replace("'", "").replace(" or ", ", ").split(", "))
             return FileProblem(where, got, guess, choices)
         case "greater_than_equal":
-            hint = "a size is 0 or more" if "dims" in where[:-1] else ""
+            hint = "a size must be 0 or more" if "dims" in where[:-1] else ""
             return FileProblem(where, got, hint, f"at least {context['ge']:,}")
         case "less_than_equal":
             return FileProblem(where, got, expected=f"at most {context['le']:,}")
         case "string_pattern_mismatch":
-            return FileProblem(where, got, expected=_FORMS.get(key, "of another form"))
+            return FileProblem(where, got, expected=_FORMS.get(key, "in another form"))
         case _:
             return FileProblem(where, f"{_shown(where)} is wrong: {safe_text(str(item['msg']), 120)}")
 

@@ -120,7 +120,7 @@ def parse_time(value: Any) -> float:
     result = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
     if not result:
         raise wrong(
-            f"{safe_text(repr(value), 60)} is not a time of the day", "write it as 03:00 or 23:30, in UTC"
+            f"{safe_text(repr(value), 60)} is not a time of day", "write it as 03:00 or 23:30, in UTC"
         )
     return 3600.0 * int(result[1]) + 60.0 * int(result[2])
 
@@ -151,7 +151,7 @@ COARSEST: Final = 0.5
 
 def parse_percent(value: Any) -> float:
     """The share in `2%` or `0.5 %`. Raises `PydanticCustomError`."""
-    hint = "write it with its sign: 2%, 0.5%"
+    hint = "write it with a percent sign: 2%, 0.5%"
     if _is_number(value):
         raise wrong(f"the precision {value} has no percent sign", hint)
     result = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -193,7 +193,7 @@ def _check_clause(text: str) -> str:
 
 def check_visible(text: str) -> str:
     if not is_safe(text):
-        raise wrong("the name holds characters that cannot be seen", "use letters, digits and signs")
+        raise wrong("the name contains invisible characters", "use letters, digits and punctuation")
     return text
 
 
@@ -246,7 +246,7 @@ def _check_url(text: str) -> str:
             file_of(text)
         else:
             raise wrong(
-                f"{safe_text(without_secrets(text), 60)!r} is no URL that can be fetched",
+                f"{safe_text(without_secrets(text), 60)!r} is not a URL that can be fetched",
                 "write https://… or hf://ORG/REPO/FILE; for a file on this machine, or an uploaded file, use path:",
             )
     except Refused as exc:
@@ -268,13 +268,13 @@ def read_trust(value: Any) -> Any:
     if not isinstance(value, (list, tuple)) or not value:
         raise wrong(f"devices.trust cannot be {safe_text(repr(value), 40)}", _TRUST)
     if len(value) > MAX_TRUSTED:
-        what = f"devices.trust names {len(value)} peer ids; {MAX_TRUSTED} are allowed"
+        what = f"devices.trust names {len(value)} peer ids; at most {MAX_TRUSTED} are allowed"
         raise wrong(what, "trust them for all campaigns: sark-node trust PEER_ID")
     for item in value:
         try:
             peer_id_bytes(item if isinstance(item, str) else repr(item))
         except ValueError:
-            what = f"devices.trust: {safe_text(repr(item), 70)} is no peer id"
+            what = f"devices.trust: {safe_text(repr(item), 70)} is not a peer id"
             raise wrong(what, "peer ids look like 12D3Koo…; sark-node peers --json lists them") from None
     return tuple(dict.fromkeys(value))
 
@@ -290,7 +290,9 @@ def file_of(url: str) -> str:
     path = url2pathname(parts.path) if parts.path else ""
     if parts.netloc not in ("", "localhost") or not path or "\x00" in unquote(path):
         raise Refused(
-            "it names no file of this machine", reason=Reason.BAD_REQUEST, hint="write file:///the/path"
+            "it does not name a file on this machine",
+            reason=Reason.BAD_REQUEST,
+            hint="write file:///the/path",
         )
     return path
 

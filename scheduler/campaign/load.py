@@ -34,7 +34,7 @@ MAX_CELLS: Final = 100_000
 MAX_DIMS: Final = 64
 _SERVED: Final = "API "
 """Prefix of units that measure a model in a server."""
-_START: Final = "sark-node init writes a campaign to begin with"
+_START: Final = "sark-node init writes a campaign file to start from"
 _STEPS_HINT: Final = {
     "pre": "such as {step: normalise, of: x, mean: 127.5, std: 127.5}; examples/README.md has them all",
     "post": "such as {step: softmax, axis: -1}; examples/README.md has them all",
@@ -76,10 +76,12 @@ def _campaign(document: Document, find_units: FindUnits | None) -> Campaign:
 
 def _validated(document: Document, value: dict[str, Any]) -> Campaign:
     if "jobs" in value:
-        what, hint = "jobs go with model_url, not with models", "list compute units under units:"
+        what, hint = "jobs can be combined with model_url, not with models", "list compute units under units:"
         raise document.error(("jobs",), what, hint)
     if "unit_formats" in value:
-        raise document.error(("unit_formats",), "unknown key 'unit_formats'", "remove it: devices say this")
+        raise document.error(
+            ("unit_formats",), "unknown key 'unit_formats'", "remove it: devices report it themselves"
+        )
     try:
         return Campaign.model_validate(value)
     except ValidationError as exc:
@@ -173,7 +175,7 @@ def _cross_problems(campaign: Campaign) -> Problems:
         yield FileProblem(("devices", "limit"), what, "remove spread: any, or limit")
     if campaign.replicas > 1 and (every := campaign.devices.spread) in ("device", "worker"):
         what = f"replicas have no meaning with spread: {every}, which runs each task on every {every}"
-        yield FileProblem(("replicas",), what, "take spread: class (or any), or remove replicas")
+        yield FileProblem(("replicas",), what, "use spread: class (or any), or remove replicas")
     forms = sum(len(entry.each()) * len(campaign.batches(entry)) for entry in campaign.models)
     own = (len(campaign.lines_of(one)) for entry in campaign.models for one in entry.each())
     cells = forms * max(own, default=0) * len(measure.threads)
@@ -182,7 +184,7 @@ def _cross_problems(campaign: Campaign) -> Problems:
             "models" if forms == len(campaign.models) else "models with their variants, files and batches"
         )
         matrix = f"{forms} {models} × {len(lines)} units × {len(measure.threads)} thread counts"
-        what = f"{matrix} make {cells:,} tasks; {MAX_CELLS:,} are allowed"
+        what = f"{matrix} make {cells:,} tasks; at most {MAX_CELLS:,} are allowed"
         yield FileProblem((), what, "split it into several campaigns")
 
 
@@ -198,11 +200,11 @@ def _precision_problems(measure: MeasureFields) -> Problems:
         more := [*both, *(["measure.precision"] if measure.precision else [])]
     ):
         text = " and ".join(more)
-        what = f"measure.sustain says itself how long to measure: it does not go with {text}"
+        what = f"measure.sustain sets how long to measure and cannot be combined with {text}"
         yield FileProblem(("measure", "sustain"), what, f"remove {text}, or sustain")
     elif measure.precision is not None and both:
         text = " and ".join(both)
-        what = f"measure.precision says itself when to stop: it does not go with {text}"
+        what = f"measure.precision decides when to stop and cannot be combined with {text}"
         yield FileProblem(("measure", "precision"), what, f"remove {text}, or precision")
 
 
@@ -212,51 +214,51 @@ def _spread_problems(campaign: Campaign) -> Problems:
     if measure.over is None:
         return
     if measure.sustain is not None:
-        what = "measure.over spreads launches over time: it does not go with measure.sustain, which makes one without a break"
+        what = "measure.over spreads launches over time and cannot be combined with measure.sustain, which makes one launch without a break"
         yield FileProblem(where, what, "remove one of the two")
     elif measure.precision is None and not has_several(measure.runs, measure.loads):
-        what = f"measure.over spreads launches over time, and {measure.runs} runs in {measure.loads} loads are timed in one launch"
-        yield FileProblem(where, what, f"take at least 2 loads, and {MIN_SHARE} runs for each of them")
+        what = f"measure.over spreads launches over time, but {measure.runs} runs in {measure.loads} loads are timed in one launch"
+        yield FileProblem(where, what, f"use at least 2 loads, and {MIN_SHARE} runs for each of them")
     if campaign.devices.trust == "anyone":
-        what = "measure.over is not for strangers' devices: nobody witnesses what they do in the gaps"
+        what = "measure.over cannot be used on strangers' devices: nobody witnesses what they do between launches"
         yield FileProblem(where, what, "remove it, or leave out devices.trust")
     limit_s = campaign.timeouts.campaign
     if limit_s is not None and measure.over >= limit_s:
-        what = f"measure.over is {show_duration(measure.over)}; timeouts.campaign is {show_duration(limit_s)}"
-        yield FileProblem(where, what, "take a shorter over, or a longer timeouts.campaign")
+        what = f"measure.over is {show_duration(measure.over)}, but timeouts.campaign is {show_duration(limit_s)}"
+        yield FileProblem(where, what, "use a shorter over, or a longer timeouts.campaign")
 
 
 def _sitting_problems(campaign: Campaign) -> Problems:
     measure, limit_s = campaign.measure, campaign.timeouts.campaign
     if measure.apart is not None and measure.sittings == 1:
-        what = "measure.apart lies between sittings, and there is one"
+        what = "measure.apart is the time between sittings, but there is only one"
         yield FileProblem(("measure", "apart"), what, "add sittings: 3 under measure, or remove apart")
     if limit_s is not None and measure.gaps_s >= limit_s:
         apart, least = show_duration(measure.apart_s), show_duration(measure.gaps_s)
-        what = f"{measure.sittings} sittings {apart} apart take more than {least}; timeouts.campaign is {show_duration(limit_s)}"
+        what = f"{measure.sittings} sittings {apart} apart take more than {least}, but timeouts.campaign is {show_duration(limit_s)}"
         yield FileProblem(
             ("measure", "sittings"),
             what,
-            "take fewer sittings, a shorter apart or a longer timeouts.campaign",
+            "use fewer sittings, a shorter apart or a longer timeouts.campaign",
         )
 
 
 def _server_problems(campaign: Campaign, unit: str) -> Problems:
     """A server is measured with a number of requests, and makes its own batches."""
     if campaign.measure.precision is not None:
-        what = f"measure.precision is not for {unit}: a server is measured with a number of requests"
+        what = f"measure.precision cannot be used with {unit}: a server is measured with a fixed number of requests"
         hint = "write runs: 100 instead, or give that unit a campaign of its own"
         yield FileProblem(("measure", "precision"), what, hint)
     if campaign.measure.sustain is not None:
-        what = f"measure.sustain is not for {unit}: a server is measured with a number of requests"
+        what = f"measure.sustain cannot be used with {unit}: a server is measured with a fixed number of requests"
         yield FileProblem(("measure", "sustain"), what, "remove it, or give that unit a campaign of its own")
     if campaign.measure.over is not None:
-        what = f"measure.over is not for {unit}: a server's model is not launched"
+        what = f"measure.over cannot be used with {unit}: a server's model is not launched"
         yield FileProblem(("measure", "over"), what, "remove it, or give that unit a campaign of its own")
     places: list[Where] = [("measure", "batch")] if campaign.measure.batch else []
     places += [("models", index, "batch") for index, entry in enumerate(campaign.models) if entry.batch]
     for where in places:
-        what = f"batch is not for {unit}: a server makes its batches itself"
+        what = f"batch cannot be used with {unit}: a server forms its own batches"
         yield FileProblem(where, what, "remove it, or give that unit a campaign of its own")
 
 
@@ -268,7 +270,7 @@ def _model_problems(campaign: Campaign) -> Problems:
         yield from _twice(entry.batch, (*where, "batch"), "batch")
         if len({**campaign.measure.dims, **entry.dims}) > MAX_DIMS:
             what = f"more than {MAX_DIMS} dims for one model, including measure.dims"
-            yield FileProblem(where, what, "give only those the model has")
+            yield FileProblem(where, what, "give only the dims that the model has")
         for one in entry.each():
             if one.label and one.key in names:
                 first = f"the first is number {names[one.key] + 1}"
@@ -276,7 +278,9 @@ def _model_problems(campaign: Campaign) -> Problems:
                 yield FileProblem(where, what, "give each a name: of its own")
             names.setdefault(one.key, index)
         if entry.evaluate is not None and campaign.measure.against is not None:
-            what = "evaluate does not go with measure.against: models that take turns answer no examples"
+            what = (
+                "evaluate cannot be combined with measure.against: models that take turns answer no examples"
+            )
             yield FileProblem((*where, "evaluate"), what, "give it a campaign of its own")
 
 
@@ -298,7 +302,7 @@ def _variant_problems(entry: ModelEntry, where: Where) -> Problems:
     several = "files" if entry.files else "variants" if entry.variants else ""
     if entry.files and entry.variants:
         hint = "give each variant as a model of its own, with its files"
-        yield FileProblem((*where, "files"), "files does not go with variants", hint)
+        yield FileProblem((*where, "files"), "files cannot be combined with variants", hint)
     if not several:
         yield from _source_problems(entry, where)
         return
@@ -307,9 +311,9 @@ def _variant_problems(entry: ModelEntry, where: Where) -> Problems:
         lines.remove("variant")
     if lines:
         hint = f"give each of its {several} its own, or remove {several}"
-        yield FileProblem((*where, lines[0]), f"{lines[0]} does not go with {several}", hint)
+        yield FileProblem((*where, lines[0]), f"{lines[0]} cannot be combined with {several}", hint)
     elif entry.name is None:
-        hint = f"add name: rows then say the name{' and the variant' if entry.variants else ''}"
+        hint = f"add name: rows then show the name{' and the variant' if entry.variants else ''}"
         yield FileProblem(where, f"a model with {several} needs a name", hint)
     else:
         for one, name in zip(entry.each(), entry.files or entry.variants, strict=True):
@@ -321,13 +325,13 @@ def _source_problems(entry: ModelEntry, where: Where) -> Problems:
     if entry.path and scheme_of(entry.path) in URL_SCHEMES:
         yield FileProblem((*where, "path"), "this path is a URL", "write url: instead of path:")
     elif entry.package and entry.url:
-        what = "a model comes from a package or from a URL"
+        what = "a model comes from a package or from a URL, not from both"
         yield FileProblem((*where, "url"), what, "remove one of the two")
     elif not entry.path and (entry.package or not entry.url):
         also = " inside the package" if entry.package else ", or url:"
         yield FileProblem(where, "a model needs a path", f"add path: with the model's file{also}")
     elif entry.by_devices and (entry.path or entry.sha256 is None or entry.public_url is None):
-        what = "size goes with url: and sha256:, and with no path; a file: URL means nothing on a device"
+        what = "size requires url: and sha256:, and no path; a file: URL means nothing on a device"
         hint = "give all three, so that each device downloads the file itself; or remove size, so that the file is downloaded here"
         yield FileProblem((*where, "size"), what, hint)
     elif entry.label in ("", ".", "..") or len(entry.label) > 100 or not is_safe(entry.label):

@@ -131,18 +131,18 @@ _STARTER: Final = """\
 campaign: {name}               # letters, digits, space and . _ -
 
 models:
-  - {model}                   # a path from this file's folder
-# - name: yolo                         # what the results call it, if not the file's name
+  - {model}                   # a path relative to this file's folder
+# - name: yolo                         # its name in the results, if not the file's name
 #   path: models/tinyyolov2-7.onnx
-#   sha256: 8c1f...                    # 64 digits; refused when the file is another one
-#   inputs: {{x: [1, 3, 416, 416]}}      # shapes of its inputs, or sizes alone: dims: {{H: 416, W: 416}}
+#   sha256: 8c1f...                    # 64 digits; the file is refused if its hash differs
+#   inputs: {{x: [1, 3, 416, 416]}}      # shapes of its inputs, or only sizes: dims: {{H: 416, W: 416}}
 # - name: yolo                         # the same model in several numeric types, each measured as "yolo fp32", …
 #   variants: {{fp32: yolo.onnx, fp16: yolo-fp16.onnx}}
-#   batch: [1, 8]                      # for this model, in place of those of measure
-# - name: magika                       # a model that an installed Python package carries
+#   batch: [1, 8]                      # for this model, instead of those of measure
+# - name: magika                       # a model in an installed Python package
 #   package: magika
 #   path: models/standard_v3_3/model.onnx
-# - name: resnet                       # fetched once, when it is submitted; or hf://ORG/REPO/FILE@REVISION
+# - name: resnet                       # fetched once, at submit; or hf://ORG/REPO/FILE@REVISION
 #   url: https://example.org/resnet50.onnx
 
 units:                                 # each model runs on each of these
@@ -152,7 +152,7 @@ units:                                 # each model runs on each of these
 # - Neural Engine (CoreML)
 
 # devices:                             # left out: every device that fits
-#   where:                             # clauses, all of them: attribute operator value
+#   where:                             # clauses that must all be met: attribute operator value
 #     - ram >= 8 GiB                   #   == != < <= > >= ~ in has
 #     - soc ~ "Apple M*"
 #     - label.site == lab
@@ -160,19 +160,19 @@ units:                                 # each model runs on each of these
 #   limit: 20                          # at most this many devices
 
 measure:
-  runs: 100                            # timed inferences, shared out over the loads: four or more for each
-  loads: 6                             # fresh processes that load the model; from six on the median has an interval
-# precision: 2%                        # instead of both: until the median is known so well, at most 20 loads
+  runs: 100                            # timed inferences, divided among the loads: four or more for each
+  loads: 6                             # fresh processes that load the model; with six or more the median has an interval
+# precision: 2%                        # instead of both: until the median is known to ± this share, at most 20 loads
 # warmup: auto                         # or a number of inferences before the timed ones
-# threads: [physical]                  # of one inference; [1, 4, physical] makes three tasks
-# batch: [1, 8, 32]                    # sizes of the batch, each a task; models need a dynamic first dimension
-# seed: 0                              # of the made inputs
-# against: fp32                        # in place of runs and loads: the other variants take turns with this one; or a unit: CPU (ONNX)
-# sustain: 10m                         # in place of runs and loads: one launch without a break; burst, knee, steady state, recovery
-# over: 2m                             # spread the launches over this time: the interval holds for all of it, not for seconds
+# threads: [physical]                  # threads of one inference; [1, 4, physical] makes three tasks
+# batch: [1, 8, 32]                    # batch sizes, each a task; models need a dynamic first dimension
+# seed: 0                              # seed of the generated inputs
+# against: fp32                        # instead of runs and loads: the other variants take turns with this one; or a unit: CPU (ONNX)
+# sustain: 10m                         # instead of runs and loads: one launch without a break; burst, knee, steady state, recovery
+# over: 2m                             # spread the launches over this time: the interval then holds for all of it
 # check: reference                     # compare the outputs with a plain run; or none
 # dims: {{batch: 1}}                     # for all models
-# pre: [{{step: normalise, of: x, mean: 127.5, std: 127.5}}]   # done to the made inputs; post: to the outputs
+# pre: [{{step: normalise, of: x, mean: 127.5, std: 127.5}}]   # applied to the generated inputs; post: to the outputs
 
 # replicas: 2                          # run each task on this many devices of one class, and compare their results
 # priority: 50                         # 0 to 100, higher goes first

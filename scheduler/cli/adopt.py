@@ -102,9 +102,9 @@ def adopt(
     detach: Annotated[bool, typer.Option("--detach", help="Return when the campaign is adopted.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a running campaign of another machine, or one that has lost its store.
+    """Continue a campaign of another machine, which may still run it or may have lost its store.
 
-    Tasks that run or have run are not repeated.
+    Tasks that are running or have finished are not repeated.
     """
     import trio
 

@@ -96,7 +96,9 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         ] = None,
         threads: Annotated[
             int | None,
-            typer.Option(help="Threads of one inference.  \\[default: one for each physical core]", min=1),
+            typer.Option(
+                help="Number of threads of one inference.  \\[default: one for each physical core]", min=1
+            ),
         ] = None,
         batch: Annotated[
             int | None,
@@ -127,7 +129,8 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
             ),
         ] = None,
         check: Annotated[
-            CheckKind, typer.Option(help="Compare the outputs with a plain reference run, or do not.")
+            CheckKind,
+            typer.Option(help="What to compare the outputs with: a plain reference run, or nothing."),
         ] = CheckKind.REFERENCE,
         against: Annotated[
             bool, typer.Option("--compare", help="Compare two models, or two units, that take turns.")
@@ -157,7 +160,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         spread: Annotated[
             Literal["device", "worker", "class"] | None,
             typer.Option(
-                help="With --on: once for each device, each worker or each class.  \\[default: device; worker for those that are named]",
+                help="With --on: measure once for each device, worker or class.  \\[default: device; worker for devices that are named]",
                 metavar="device|worker|class",
             ),
         ] = None,
@@ -173,7 +176,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
     ) -> None:
         """Measure models on this device, or with --on on every device that answers.
 
-        Uses the network only with --on and for models by URL. With --on, Ctrl-C cancels what is under way.
+        Uses the network only with --on and for models by URL. With --on, Ctrl-C cancels the campaign.
 
         Exit code 1: a model failed, or its outputs differ from the reference. 3: no device fits --on.
         """
@@ -188,7 +191,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
 
         if operators and as_json:
             raise CampaignError(
-                "--operators does not go with --json", hint="use --raw FILE: it has the operators too"
+                "--operators cannot be used with --json", hint="use --raw FILE: it contains the operators too"
             )
         for file in (csv, raw, report):
             if file is not None:
@@ -210,7 +213,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
         }
         options = {name: value for name, value in options.items() if value is not None}
         if on is not None:
-            _refuse({"--operators": operators, "--simulate": simulate}, "is for this device", "--on")
+            _refuse({"--operators": operators, "--simulate": simulate}, "cannot be used with --on", "--on")
             if against:
                 _check_compared(models, options)
                 unit = _compared_units([Path(name_of(model)) for model in models], unit or [])
@@ -234,7 +237,7 @@ def add_bench(app: typer.Typer, open_device: OpenDevice) -> None:
                 report=report,
                 as_json=as_json,
             )
-        _refuse({"--spread": spread, "--gate": gate, "--report": report}, "goes with --on", "")
+        _refuse({"--spread": spread, "--gate": gate, "--report": report}, "requires --on", "")
         progress = _Progress(quiet=as_json)
         with contextlib.ExitStack() as stack:
             paths = stack.enter_context(local_paths(models, ctx.obj.cache, fetching(ctx.obj)))
@@ -383,7 +386,7 @@ def share(text: str) -> float:
         value = 0.0
     if not 0 < value <= 1:
         raise CampaignError(
-            f"precision {text!r} is not above 0% and at most 100%", hint="write it in percent, such as 2%"
+            f"precision {text!r} must be above 0% and at most 100%", hint="write it in percent, such as 2%"
         )
     return value
 

@@ -199,8 +199,8 @@ def events(
     """Print a campaign's events, or verify their hash chain.
 
     Each event has a hash over itself and the previous event. Exit code of --verify: 0 if the chain is intact, 1 if an event was changed,
-    removed or inserted. Whoever can write to this home can also rewrite the whole chain: store its last hash elsewhere, and check it later
-    with --last.
+    removed or inserted. Anyone who can write to this home can also rewrite the whole chain: store its last hash elsewhere, and check it
+    later with --last.
     """
     from scheduler.output.events import event_line
     from scheduler.output.schemas import event_info
@@ -425,8 +425,8 @@ def cancel(
 ) -> None:
     """Cancel campaigns or tasks, and wait until the devices have confirmed it.
 
-    Exit code 4 if a device did not confirm it: the scheduler asks the device again when it is back, and a run whose device stays away
-    ends with its lease.
+    Exit code 4: a device did not confirm it. The scheduler asks the device again when it is back; if it stays away, its run ends with the
+    lease.
     """
     from scheduler.submit.submit import CancelRequest
 

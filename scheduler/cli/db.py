@@ -152,7 +152,7 @@ def import_(
         bool,
         typer.Option(
             "--open",
-            help="Also import unfinished campaigns and continue them here. No other home may run them any more.",
+            help="Also import unfinished campaigns and continue them here. No other home may still run them.",
         ),
     ] = False,
 ) -> None:
@@ -179,15 +179,17 @@ def prune(
         ),
     ] = "",
     keep: Annotated[int, typer.Option(min=0, help="Keep at least this many of the latest campaigns.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the campaigns.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print the campaigns that would be deleted.")
+    ] = False,
     clock_is_right: Annotated[
         bool,
-        typer.Option("--clock-is-right", help="Believe this machine's clock although it is far ahead."),
+        typer.Option("--clock-is-right", help="Believe this machine's clock even if it is far ahead."),
     ] = False,
 ) -> None:
     """Delete old campaigns with their results and records. Unfinished campaigns and written files remain.
 
-    The devices that ran them are asked to forget them too, when a campaign of yours runs while they are there, for 30 days.
+    For 30 days, the devices that ran them are asked to forget them too whenever a campaign of yours finds them online.
     """
     from scheduler.experiments.deletion import too_old, too_old_line
     from scheduler.store.retention import believe_clock
@@ -217,7 +219,7 @@ def prune(
         print(too_old_line(device, version))
     if owed:
         devices = count(len({row.worker for row in owed}), "device")
-        print(f"{devices} still to forget these campaigns: asked when a campaign of yours finds them online")
+        print(f"{devices} must still forget these campaigns, when a campaign of yours finds them online")
 
 
 app = typer.Typer()

@@ -35,14 +35,14 @@ def delete(
             autocompletion=completion.campaigns,
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether you are sure.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     gate: Gates = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete campaigns with all that is kept of them: results, signed records, events, files and models that no other campaign needs.
+    """Delete campaigns with everything stored for them: results, signed records, events, files, and models that no other campaign needs.
 
-    The devices that ran them are asked to do the same; a device that is offline is asked when a campaign of yours finds it online, for 30
-    days. Files that you wrote or uploaded yourself, logs, and what devices added or pinned stay. Cannot be undone.
+    The devices that ran them are asked to do the same; for 30 days, an offline device is asked when a campaign of yours finds it online.
+    Files that you wrote or uploaded, logs, and models that devices added or pinned remain. This cannot be undone.
     """
     from scheduler.experiments.deletion import delete_campaign, too_old, too_old_line
     from scheduler.store.deletion import not_ended
@@ -76,12 +76,12 @@ def delete(
         names = dict.fromkeys(safe_text(name, 60) for devices in away.values() for name in devices)
         asked = sum(len(one.devices) for one in deleted) - sum(map(len, away.values()))
         if asked:
-            print(f"Forgotten by {count(asked, 'device')} too.")
+            print(f"Also forgotten by {count(asked, 'device')}.")
         for device, version in old.items():
             print(too_old_line(device, version))
         if names:
             print(
-                f"Not yet forgotten by {', '.join(names)}: asked again when a campaign of yours finds it online."
+                f"Not yet forgotten by {', '.join(names)}: each is asked again when a campaign of yours finds it online."
             )
 
 
@@ -123,7 +123,7 @@ def deleted_line(deleted: DeletedCampaign) -> str:
     parts = [count(deleted.tasks, "task"), count(deleted.records, "record")]
     parts += [count(deleted.files, "file")] if deleted.files else []
     run = (
-        f" It was a run of {safe_text(deleted.run_of, 70)}, and is gone from its history."
+        f" It was a run of {safe_text(deleted.run_of, 70)}, and is removed from its history."
         if deleted.run_of
         else ""
     )

@@ -151,11 +151,11 @@ def diff(
     ctx: typer.Context,
     one: Annotated[
         str,
-        typer.Argument(help="The version before.", metavar="NAME@V", autocompletion=completion.experiments),
+        typer.Argument(help="The earlier version.", metavar="NAME@V", autocompletion=completion.experiments),
     ],
     other: Annotated[
         str,
-        typer.Argument(help="The version after.", metavar="NAME@V", autocompletion=completion.experiments),
+        typer.Argument(help="The later version.", metavar="NAME@V", autocompletion=completion.experiments),
     ],
 ) -> None:
     """Print the differences between two versions. Exit code 0: none, 1: some."""
@@ -211,7 +211,7 @@ def run(
     wait: Wait = "60s",
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment now, and compare it with the last good run. Exit code as of submit, and 1 for a regression."""
+    """Run an experiment now, and compare it with the last good run. Exit codes as for submit; 1 also for a regression."""
     gates = answering_gates(ctx, gate)
     with opened(ctx) as store:
         campaign, version = _begin(ctx, store, title, duration_option("--wait", wait))
@@ -267,7 +267,7 @@ def follow_run(
     with opened(ctx) as store:
         finished = store.experiments.run(campaign)
     if finished is not None and finished.finding == RegressionFinding.CONFIRMING:
-        words = f"It seems slower, and is measured again first: campaign {confirmation_of(campaign)}."
+        words = f"It seems slower, so it is measured again first: campaign {confirmation_of(campaign)}."
         print(words, file=sys.stderr)
         _await_confirmations(ctx, keep_alive, campaign)
         with opened(ctx) as store:

@@ -35,7 +35,9 @@ def peers(
     ctx: typer.Context,
     where: Annotated[
         list[str] | None,
-        typer.Argument(help="Clauses that devices must meet, such as 'ram >= 8 GiB'. Others show why not."),
+        typer.Argument(
+            help="Clauses that devices must meet, such as 'ram >= 8 GiB'. Each other device shows why it does not."
+        ),
     ] = None,
     gate: Gates = None,
     as_json: AsJson = False,
@@ -84,7 +86,7 @@ def top(
 ) -> None:
     """Show running campaigns and devices live, until Ctrl-C.
 
-    Of devices that run your tasks also processor, memory, temperature, power and GPUs; — is what a device has no sensor for.
+    For devices that run your tasks, also shows processor, memory, temperature, power and GPUs; — means that the device has no such sensor.
 
     Exit code 4 with --once: no gate answers.
     """
@@ -180,7 +182,7 @@ def demo(
         typer.Option(
             min=0,
             max=16,
-            help="Instead simulate this many devices, from a laptop to a GPU server. Nothing is measured.",
+            help="Simulate this many devices instead, from a laptop to a GPU server. Nothing is measured.",
         ),
     ] = 0,
 ) -> None:

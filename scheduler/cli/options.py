@@ -40,7 +40,7 @@ Gates = Annotated[
     list[str] | None,
     typer.Option(
         "--gate",
-        help="Address of a gate. Repeatable.  \\[default: this home's own gate, else the last used ones, else workers on the LAN]",
+        help="Address of a gate. Repeatable.  \\[default: this home's own gate, else those used last, else workers on the LAN]",
         metavar="ADDRESS",
     ),
 ]
@@ -129,7 +129,7 @@ def answering_gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, .
             raise Unreachable("no gate is known, and no peer used earlier answers", hint=NO_GATE_HINT)
         raise Unreachable(
             f"no gate answers: {', '.join(named)}",
-            hint="check that the gate runs and that its address is right",
+            hint="check that the gate is running and that its address is correct",
         )
     return gates
 

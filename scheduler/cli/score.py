@@ -15,8 +15,8 @@ app = typer.Typer()
 def score(ctx: typer.Context, campaign: CampaignId = "", as_json: AsJson = False) -> None:
     """Score a campaign's stored answers again, with the metrics that are installed now.
 
-    Use this after a metric was repaired or installed. Stores the new scores with the metrics' packages and versions, and says what
-    changed. No device is asked, and nothing that a device signed is altered. Where a score would be missing now, the old ones are kept.
+    Use this after a metric was fixed or installed. Stores the new scores with the metrics' packages and versions, and shows what changed.
+    No device is asked, and nothing that a device signed is changed. A task that would lose a score keeps its old scores.
 
     Exit code 0: all tasks have scores, 1: some have none.
     """

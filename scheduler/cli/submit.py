@@ -62,8 +62,8 @@ def init(
 def validate(ctx: typer.Context, file: CampaignFile, gate: Gates = None, as_json: AsJson = False) -> None:
     """Check a campaign file and its models, and show what it would measure.
 
-    Uses the network only for models by URL, for units that no driver of Sark's own has, and to see whether two keys claim a device that the
-    file names.
+    Uses the network only for models by URL, for units of third-party drivers, and to see whether two keys claim a device that the file
+    names.
     """
     from scheduler.campaign.load import load_campaign
     from scheduler.models.describe import describe_models
@@ -126,13 +126,16 @@ def submit(
     experiment: Annotated[
         str | None,
         typer.Option(
-            help="Save the file as a version of this experiment, and run that.",
+            help="Save the file as a version of this experiment, and run that version.",
             metavar="NAME",
             autocompletion=completion.experiments,
         ),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing: devices that are not trusted yet stay so.")
+        bool,
+        typer.Option(
+            "--yes", "-y", help="Do not ask whether to trust devices; untrusted devices stay untrusted."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

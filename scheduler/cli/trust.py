@@ -49,12 +49,10 @@ def trust(
     ctx: typer.Context,
     peer: Annotated[
         str,
-        typer.Argument(
-            help="The device's worker, by its peer id.  \\[default: list them]", metavar="PEER_ID"
-        ),
+        typer.Argument(help="Peer id of the device's worker.  \\[default: list them]", metavar="PEER_ID"),
     ] = "",
-    name: Annotated[str, typer.Option(help="What to call it in this list.", metavar="NAME")] = "",
-    forget: Annotated[bool, typer.Option("--forget", help="Trust it no longer.")] = False,
+    name: Annotated[str, typer.Option(help="Name of the device in this list.", metavar="NAME")] = "",
+    forget: Annotated[bool, typer.Option("--forget", help="Stop trusting the device.")] = False,
     forgive: Annotated[
         bool,
         typer.Option(
@@ -79,11 +77,11 @@ def trust(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Trust a device: campaigns give it tasks and models, and believe its results. Without PEER_ID, list the trusted ones.
+    """Trust a device: campaigns give it tasks and models, and believe its results. Without PEER_ID, list the trusted devices.
 
-    Devices of this home and of its pools are trusted without this. The key is what is trusted, whatever the device calls itself. A campaign
-    under way stops what runs on a device that is forgotten. A device id belongs to the key that it was first used with: another worker of
-    that machine, with a key of its own, needs --same-device-as.
+    Devices of this home and of its pools are trusted without this. Trust applies to the device's key, whatever name it uses. When a
+    device is forgotten, running campaigns stop their runs on it. A device id belongs to the key that first used it: another worker on that
+    machine, with a key of its own, needs --same-device-as.
     """
     given = [
         option

@@ -332,7 +332,7 @@ class WorkerLinks:
                 link.heard_at = now
             elif link.keeper is keeper and now >= link.heard_at + SILENT_S:
                 silent = self._shell.peek(peer) is not None
-                self.give_up(peer, link, now, f"was not heard of for {SILENT_S:g} s", silent=silent)
+                self.give_up(peer, link, now, f"was not heard from for {SILENT_S:g} s", silent=silent)
                 await Drop(peer)  # do not wait for outstanding answers
 
     async def _keep(self, peer: str, link: WorkerLink) -> None:

@@ -105,7 +105,7 @@ async def adopt(link: LinkHandle, request: AdoptRequest, left_s: Callable[[], fl
     for _ in range(MAX_PAGES):
         wait_s = min(CALL_S, left_s())
         if wait_s <= 0:
-            raise Unreachable(f"{link.peer} did not say in time what it holds")
+            raise Unreachable(f"{link.peer} did not report its leases in time")
         page = request.model_copy(update={"cursor": cursor})
         answer: AdoptReply | Denied = await ask(link, page, AdoptReply, Denied, max_wait_s=wait_s)
         if isinstance(answer, Denied):

@@ -22,7 +22,7 @@ MAX_NOTES: Final = 256
 SERVED: Final = "API "
 """Prefix of units where a server has loaded the model: its answers are arbitrary, and nothing about it can be witnessed."""
 NO_SERVERS: Final = "a server's answers cannot be witnessed"
-BEFORE: Final = "another life or a copy of this scheduler, or another scheduler, may have begun it"
+BEFORE: Final = "an earlier process or a copy of this scheduler, or another scheduler, may have started it"
 STILL_S: Final = 3.0
 """After a standstill of this many seconds a request for inputs may be old. The value is less than the time after which a worker repeats the
 request.

@@ -40,11 +40,11 @@ MAX_HANDED_OUT: Final = 16
 FEW: Final = 8
 """If there are this many times more workers than fit, only those that fit are visited, in sorted order."""
 WANT: Final = (8, 64)
-REPLICAS_WAIT: Final = "its other replicas have every device that fits"
+REPLICAS_WAIT: Final = "its other replicas use every device that fits"
 AWAY: Final = "waits for {}, which made its first sitting"
 ROOTS_WAIT: Final = (
-    "its other replicas have a device of each owner that fits, and this campaign admits strangers, so that replicas count only where "
-    "different owners answer for them: a device of another pool, a listed one, or a stranger of another network is needed"
+    "its other replicas use a device of every owner that fits. This campaign admits strangers, so replicas count only if different "
+    "owners answer for them: a device of another pool, a listed device, or a stranger of another network is needed"
 )
 
 

@@ -29,7 +29,7 @@ ADVICE: Final = "; its owner can: sark-node join --allow"
 """Where the text of a worker's refusal continues with advice, which is given once for all workers."""
 
 
-REPLICAS_DONE: Final = "its other replicas have their results from every device that fits, and each replica needs a device of its own"
+REPLICAS_DONE: Final = "every device that fits has already run another of its replicas, and each replica needs a device of its own"
 LACKS_SIBLING: Final = "join another device of that class, or ask for fewer replicas"
 """Advice for a replica for which no device is left."""
 
@@ -37,7 +37,7 @@ LACKS_SIBLING: Final = "join another device of that class, or ask for fewer repl
 def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
     """A text that says, for each clause, how many of `adverts` meet it, and how many also meet all clauses before it."""
     if not adverts:
-        return "no device that may have it is in the swarm now\nIs a worker up (sark-node join), and does it use the same gate?"
+        return "no device that may run it is in the swarm now\nIs a worker running (sark-node join), and does it use the same gate?"
     adverts = [as_seen(requirement, advert) for advert in adverts]
     left = list(adverts)
     lines: list[tuple[str, int, int, str]] = []
@@ -164,8 +164,8 @@ def why_none(
 
 def why_untrusted(devices: int) -> str:
     """Why a task waits when only untrusted devices fit. `devices`: how many there are."""
-    verb = "fits, and is" if devices == 1 else "fit, and are"
-    return f"{count(devices, 'device')} {verb} not trusted: sark-node peers says which serve you"
+    verb = "fits but is" if devices == 1 else "fit but are"
+    return f"{count(devices, 'device')} {verb} not trusted: sark-node peers shows which serve you"
 
 
 def _fitting(views: Sequence[WorkerView]) -> str:

@@ -548,7 +548,7 @@ class Failures:
         if not stopping or entry.outcome is not None or attempt.inherited:
             return self.lose(entry, attempt, Reason.LOST, detail, now, goes_on=goes_on)
         if entry.state is not TaskState.RUNNING:
-            words = f"{self._state.device(attempt.worker)} took it and never began"
+            words = f"{self._state.device(attempt.worker)} took it and never started it"
             return self.lose(entry, attempt, Reason.LOST, words, now)
         words = f"it ran far beyond its limits and was {'asked to stop' if goes_on else 'stopped'}"
         words = f"{words}: {detail}" if goes_on else words
@@ -597,7 +597,7 @@ class Failures:
         if run is None or run.done:
             return []
         name = state.device(peer)
-        words = f"{name} says that it is {ELSEWHERE}, without a proof"
+        words = f"{name} says that it is {ELSEWHERE}, without proof"
         fields: dict[str, str | int | float] = {"peer": peer, "device": name, "why": words}
         commands: list[Command] = [RecordEvent((campaign,), "worker.refused", fields)]
         for group in state.ranked:

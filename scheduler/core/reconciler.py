@@ -131,7 +131,7 @@ class Reconciler:
         view = self._state.worker(attempt.worker)
         commands: list[Command] = []
         if sent:
-            commands = self._failures.count_failure(view, "being asked and not answering", now, silent=True)
+            commands = self._failures.count_failure(view, "not answering", now, silent=True)
         event = TaskEvent.LOSE if sent else TaskEvent.REFUSE
         return commands + self._failures.turn_down(entry, attempt, event, Reason.LOST, why, now, goes_on=sent)
 
@@ -153,7 +153,7 @@ class Reconciler:
             if attempt is entry.hedge:
                 commands += self._hedging.prefer(entry)
             else:
-                commands += self._hedging.release(entry, "it starts at the other worker")
+                commands += self._hedging.release(entry, "it starts on the other worker")
             self._state.start_lease(entry, now)
         elif attempt.status is AttemptStatus.QUEUED:  # the hedge beside a run
             self._state.grant_lease(entry, attempt, now)
@@ -241,7 +241,7 @@ class Reconciler:
                 reported.pop(lease.lease, None)
                 commands += self._carry_on(entry, attempt, lease, now)
             elif attempt.lease in expected:
-                words = f"{state.device(peer)} has it no more"
+                words = f"{state.device(peer)} no longer has it"
                 commands += self._failures.count_return(entry, attempt, now)
                 commands += self._failures.lose(entry, attempt, Reason.LOST, words, now)
             elif attempt.status is AttemptStatus.RESTORED:  # the commit never reached the worker
@@ -275,7 +275,7 @@ class Reconciler:
         owes = (lease.settled or lease.reporting) and not lease.queued  # a worker may claim both
         if attempt.status is AttemptStatus.RESTORED and not owes and self._meets_replica(entry, attempt):
             held = HeldLease(lease=lease.lease, fence=lease.fence, epoch=entry.epoch)
-            words = f"another replica is at {self._state.device(attempt.worker)}, or at a device of its owner"
+            words = f"another replica is on {self._state.device(attempt.worker)}, or on a device of its owner"
             commands += self._failures.lose(entry, attempt, Reason.LOST, words, now)
             return [*commands, CancelOn(attempt.worker, (held,), Reason.CANCELLED)]
         if attempt is entry.hedge and entry.state in LEASED:
@@ -286,7 +286,7 @@ class Reconciler:
                 return []
             commands += self._hedging.prefer(entry)  # it runs there
         if entry.state is TaskState.QUEUED and not lease.queued:
-            commands += self._hedging.release(entry, "it runs already")
+            commands += self._hedging.release(entry, "it is already running")
             self._state.start_lease(entry, now, observed=False)
             commands.append(self._found_running(entry, attempt, lease))
         if owes:

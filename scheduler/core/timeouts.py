@@ -51,7 +51,7 @@ class TimeLimits:
         if attempt is entry.current and entry.stopping:
             if attempt.stop_at is not None and now < attempt.stop_at + STOP_S:
                 return failures.send_stop(entry, now)
-            words = f"{device} did not say within {STOP_S:g} s that it was stopped"
+            words = f"{device} did not confirm within {STOP_S:g} s that it was stopped"
             return failures.end_stopped(entry, attempt, words, now, goes_on=True)
         if attempt.status is AttemptStatus.REPORTING:
             blame = failures.count_failure(view, NOT_SENT, now, silent=True)
@@ -59,7 +59,7 @@ class TimeLimits:
             return blame + failures.lose(entry, attempt, Reason.LOST, words, now)
         blame = []
         if now >= entry.begins_by(attempt):
-            blame = failures.count_failure(view, "taking a task that it never began", now, silent=True)
+            blame = failures.count_failure(view, "taking a task that it never started", now, silent=True)
         if entry.hedge is not None:
             return blame + failures.give_up_one(entry, attempt, "it ran far beyond its limits", now)
         attempt.move(AttemptEvent.STOP)

@@ -20,7 +20,7 @@ from swarm.base.text import safe_text
 from swarm.base.yaml import parse_document
 
 _HINT = (
-    "such as --set measure.batch=[1,8] or --set models.1.path=other.onnx; models by name or by number from 1,"
+    "such as --set measure.batch=[1,8] or --set models.1.path=other.onnx; name models by name or by number from 1;"
     " nothing after = removes the key"
 )
 

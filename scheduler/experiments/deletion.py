@@ -48,7 +48,7 @@ def delete_campaign(home: Home, store: Store, campaign: str) -> DeletedCampaign:
     for run in store.experiments.confirming():
         if confirmation_of(run.campaign) == campaign:
             raise CampaignError(
-                f"{campaign} measures {run.campaign} again, whose finding waits for it",
+                f"{campaign} measures {run.campaign} again, and the finding of {run.campaign} waits for it",
                 hint=f"cancel it, and wait for the finding: sark-node cancel {campaign}",
             )
     rows = store.deletions.delete(campaign, load_or_create(home.key("scheduler")).peer_id)
@@ -81,7 +81,7 @@ def too_old(store: Store, owed: Iterable[ForgetRow]) -> dict[str, str]:
 
 
 def too_old_line(device: str, version: str) -> str:
-    return f"{safe_text(device, 60)} runs sark-node {safe_text(version) or 'of before 0.1'} and cannot forget campaigns: update it."
+    return f"{safe_text(device, 60)} runs sark-node {safe_text(version) or 'from before 0.1'} and cannot forget campaigns: update it."
 
 
 def _remove_results(home: Home, campaign: str) -> list[int]:

@@ -181,7 +181,7 @@ def _differences(version: VersionRow, models: Models) -> list[tuple[str, str]]:
         elif then.references_sha256 not in ("", now.references_sha256):
             name = safe_text(now.name.removesuffix(EXAMPLES), 60)
             found.append(
-                (f"the references that model {name!r} is evaluated by have changed", then.references_sha256)
+                (f"the references for the evaluation of model {name!r} have changed", then.references_sha256)
             )
     return found
 
@@ -296,7 +296,7 @@ def begin(
         what, sha256 = changed[0]
         raise CampaignError(
             f"{version.title}: {what}",
-            hint=f"restore what has the sha256 {sha256[:12]}…, or run the latest version: {version.experiment}",
+            hint=f"restore the file with the sha256 {sha256[:12]}…, or run the latest version: {version.experiment}",
         )
     check(campaign)
     if changed:

@@ -268,7 +268,7 @@ class Bench(AbstractContextManager["Bench"]):
             for name in (its, own):
                 if name.startswith(SERVED):
                     raise CampaignError(
-                        f"no two models take turns on {name}",
+                        f"models cannot take turns on {name}",
                         hint="leave out --compare, and compare the results",
                     )
             apart = () if its == own else (its,)
@@ -341,12 +341,13 @@ def _check_over(measure: Measure) -> None:
         return
     if measure.sustain_s is not None:
         raise CampaignError(
-            "over spreads launches over time, sustain makes one without a break", hint="give one of the two"
+            "over spreads launches over time, but sustain makes one launch without a break",
+            hint="give one of the two",
         )
     if measure.precision is None and not has_several(measure.runs, measure.loads):
         raise CampaignError(
-            f"over spreads launches over time, and {measure.runs} inferences in {measure.loads} launches are timed in one",
-            hint=f"at least 2 launches, with {MIN_SHARE} inferences for each",
+            f"over spreads launches over time, but {measure.runs} inferences in {measure.loads} launches are timed in one",
+            hint=f"use at least 2 launches, with {MIN_SHARE} inferences for each",
         )
 
 
@@ -354,12 +355,12 @@ def read_measure(how: Mapping[str, Any]) -> Measure:
     """The measuring options `how`. Raises `CampaignError` for the first wrong one."""
     if how.get("precision") is not None and ("runs" in how or "loads" in how):
         raise CampaignError(
-            "precision measures until it is reached, runs and loads fix how often",
+            "precision measures until it is reached, but runs and loads set a fixed number",
             hint="give one of the two",
         )
     if how.get("sustain_s") is not None and (both := how.keys() & {"runs", "loads", "precision"}):
         raise CampaignError(
-            f"sustain_s says how long to measure, {' and '.join(sorted(both))} how often",
+            f"sustain_s sets how long to measure, {' and '.join(sorted(both))} how often",
             hint="give one of the two",
         )
     options = [name for name in Measure.model_fields if name != "own_dims"]
@@ -419,7 +420,7 @@ def _find(name: str, fetch: Fetch, sha256: str | None) -> tuple[Path, ModelEntry
     path = find_model(entry, Path(), fetch)
     shown = safe_text(without_secrets(name), 100)
     if not path.exists():
-        raise CampaignError(f"model {shown}: there is no such file", hint="look at the URL")
+        raise CampaignError(f"model {shown}: there is no such file", hint="check the URL")
     return path, entry
 
 
@@ -437,6 +438,6 @@ def _named(path: Path, entry: ModelEntry, folder: Path, stack: contextlib.ExitSt
     except OSError as exc:
         raise ResourceError(
             f"cannot keep {safe_text(name, 60)} in {folder}: {exc.strerror or exc}",
-            hint="look at the disk, or put the cache elsewhere: --home",
+            hint="check the disk, or put the cache elsewhere: --home",
         ) from None
     return link

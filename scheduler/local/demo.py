@@ -100,7 +100,7 @@ class Swarm:
                 words = self.output(name).read_text(errors="replace").strip().splitlines()[-3:]
                 raise ResourceError(
                     f"the demo's {name} ended: {' / '.join(words)}",
-                    hint=f"its whole output: {self.output(name)}",
+                    hint=f"all of its output: {self.output(name)}",
                 )
 
     def wait(self, condition: Callable[[], bool], what: str, within: float = START_WITHIN_S) -> None:
@@ -109,7 +109,7 @@ class Swarm:
         while not condition():
             self.check()
             if time.monotonic() > deadline:
-                raise ResourceError(f"{what} within {within:g} s", hint=f"look into {self.folder}")
+                raise ResourceError(f"{what} within {within:g} s", hint=f"see the logs in {self.folder}")
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -145,7 +145,7 @@ def demo_swarm(
         say("starting a gate …")
         gate_home.gate_file.unlink(missing_ok=True)
         swarm.start("gate", "gate", *listen)
-        swarm.wait(lambda: bool(local_gates(gate_home)), "the gate does not come up")
+        swarm.wait(lambda: bool(local_gates(gate_home)), "the gate did not start")
         (gate,) = local_gates(gate_home)
         noun = "simulated worker" if any(node.pretended for node in nodes) else "worker"
         say(f"starting {count(len(nodes), noun)}, each with its own key and folder …")
@@ -177,16 +177,16 @@ def _await_fleet(swarm: Swarm, names: Sequence[str], say: Callable[[str], None])
         found.update(_find_workers(swarm, within))
         return len(found) >= len(names)
 
-    swarm.wait(up, "the workers do not come up", within)
+    swarm.wait(up, "the workers did not start", within)
     with contextlib.suppress(
         ResourceError
     ):  # a very busy machine: the demo continues with those that are found
-        swarm.wait(all_found, "not all workers are found", within)
+        swarm.wait(all_found, "not all workers were found", within)
     swarm.check()
     _bind_workers(swarm.home("scheduler"), found)
     if len(found) < len(names):
         say(
-            f"only {len(found)} of {len(names)} are found on this busy machine: the campaign is planned on those"
+            f"only {len(found)} of {len(names)} were found on this busy machine: the campaign uses only those"
         )
 
 

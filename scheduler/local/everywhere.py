@@ -76,11 +76,11 @@ def clauses_on(places: Places, adverts: Sequence[Advert]) -> tuple[Clause, ...]:
         if not meanings:
             known = _known(adverts)
             hint = "  ".join(
-                filter(None, [did_you_mean(word, known), f"there are: {_listed(known)}" if known else ""])
+                filter(None, [did_you_mean(word, known), f"known: {_listed(known)}" if known else ""])
             )
             raise NothingFits(
                 f"no device, pool or label is called {safe_text(word, 60)!r}",
-                hint=hint or "no device that may have it is in the swarm now: sark-node peers",
+                hint=hint or "no device that may run it is in the swarm now: sark-node peers",
             )
         if len(meanings) > 1:
             forms = " or ".join(f"--on '{meaning}'" for meaning in meanings)
@@ -98,7 +98,7 @@ def _joined(found: Sequence[Clause]) -> list[Clause]:
         )
     if len(named) > MAX_NAMED:
         raise CampaignError(
-            f"--on names {len(named)} devices, at most {MAX_NAMED} can be named",
+            f"--on names {len(named)} devices; at most {MAX_NAMED} can be named",
             hint="use --on all, a pool, a label or a clause",
         )
     if len(named) < 2:
@@ -206,7 +206,7 @@ def default_units(models: Sequence[str]) -> tuple[str, ...]:
     if len(units) > 1:
         (unit, first), (other, second), *_ = units.items()
         raise CampaignError(
-            f"{safe_text(name_of(first), 60)} runs on {unit}, {safe_text(name_of(second), 60)} on {other}",
+            f"{safe_text(name_of(first), 60)} runs on {unit}, but {safe_text(name_of(second), 60)} on {other}",
             hint="measure the models of one format at a time",
         )
     return tuple(units)

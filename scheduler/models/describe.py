@@ -134,11 +134,11 @@ def package_spec(name: str) -> ModuleSpec | None:
 
 def model_notes(campaign: Campaign) -> tuple[str, ...]:
     """A line for each unit on which a model is not measured, and for each fact unknown here about models that devices fetch themselves."""
-    lines = [f"{why}: its jobs fail at once." for why in unfit_jobs(campaign).values()]
+    lines = [f"{why}: its jobs will fail at once." for why in unfit_jobs(campaign).values()]
     bases = Bases(campaign)
     for entry in campaign.models:
         if entry.format and not campaign.lines_of(entry) and not bases.also_on(entry):
-            lines.append(f"{entry.title} is not measured: each of its units measures another of the files.")
+            lines.append(f"{entry.title} is not measured: each of its units measures another file.")
         for unit in () if entry.format else campaign.left_out(entry):
             what = (
                 f"{entry.title} is not measured on {unit}, which runs {words_of(unit, campaign.unit_formats)}"
@@ -150,10 +150,10 @@ def model_notes(campaign: Campaign) -> tuple[str, ...]:
             read_url(entry.public_url, FOR_OTHERS)
             who = "each device"
         except Refused as exc:
-            who = f"each device of yours, and no other ({exc.what}),"
+            who = f"each of your own devices, and no other ({exc.what}),"
         lines.append(
-            f"{entry.title} is not looked at here: {who} fetches it from its URL. Only there it shows whether it"
-            " is a model, and whether sha256 and size are right; the memory it needs is reckoned from the size that is given."
+            f"{entry.title} is not checked here: {who} fetches it from its URL. Only there does it turn out whether it"
+            " is a model, and whether sha256 and size are right. The memory that it needs is estimated from the given size."
         )
     return tuple(lines)
 
@@ -203,19 +203,19 @@ def _describe(
             where = (
                 f"inside the package {entry.package}" if entry.package else "from the campaign file's folder"
             )
-            raise entry.error(f"{entry.title}: no such file: {shown}", f"paths are read {where}")
+            raise entry.error(f"{entry.title}: no such file: {shown}", f"paths are resolved {where}")
         if not path.is_file() and not path.is_dir():
-            raise entry.error(f"{entry.title}: {shown} is not an ordinary file", "give the model's file")
+            raise entry.error(f"{entry.title}: {shown} is not a regular file", "give the model's file")
         size, digest = _read(entry, path, units)
     except (OSError, ValueError, RuntimeError) as exc:  # RuntimeError: ~ of a user that does not exist
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise entry.error(
-            f"{entry.title} cannot be read: {safe_text(why)}", "check the path and the file's rights"
+            f"{entry.title} cannot be read: {safe_text(why)}", "check the path and the file's permissions"
         ) from exc
     if entry.sha256 is not None and digest != entry.sha256:
         raise entry.error(
             f"{entry.title} has the sha256 {digest}, not the one in the campaign",
-            f"the {'URL' if entry.path is None else 'file'} has changed, or is a different one: correct sha256, or remove it",
+            f"the file{' at the URL' if entry.path is None else ''} has changed, or is a different one: correct sha256, or remove it",
         )
     return path, Model(name=entry.label, sha256=digest, size=size, variant=entry.variant)
 

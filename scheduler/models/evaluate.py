@@ -54,7 +54,7 @@ def _read(entry: EvaluateEntry, base_dir: Path) -> Evaluation:
     foreign_task = is_foreign("task", entry.task)
     if data is not None and not data.exists():
         raise ValueError(
-            f"no such file: {safe_text(str(data))}; paths are read from the campaign file's folder"
+            f"no such file: {safe_text(str(data))}; paths are resolved from the campaign file's folder"
         )
     with ForeignProcess() as process:
         _check_metrics(entry.metrics, process)

@@ -37,8 +37,8 @@ def check_examples(entry: ModelEntry, graph: OnnxGraph, evaluation: Evaluation) 
     if texts := [name for name in evaluation.account.metrics if name in TEXTS]:
         raise _error(
             entry,
-            f"metric {texts[0]!r} scores texts, and an ONNX model answers tensors",
-            f"leave out {texts[0]}: of tensors there are {', '.join(sorted(METRICS.keys() - TEXTS))}",
+            f"metric {texts[0]!r} scores texts, but an ONNX model answers with tensors",
+            f"remove {texts[0]}; metrics for tensors: {', '.join(sorted(METRICS.keys() - TEXTS))}",
         )
     if needed := [name for name in evaluation.account.metrics if name in CLASSES]:
         _check_labels(entry, graph, evaluation.account.references, needed)
@@ -49,7 +49,7 @@ def _check_inputs(entry: ModelEntry, graph: OnnxGraph, example: Values, number: 
         raise _error(
             entry,
             "its examples are texts",
-            "an ONNX model answers tensors: see docs/evaluation.md for units that answer texts",
+            "an ONNX model takes tensors: see docs/evaluation.md for units that take texts",
         )
     if UNNAMED in example and len(graph.inputs) == 1:
         example = {graph.inputs[0].name: example[UNNAMED]}
@@ -58,7 +58,7 @@ def _check_inputs(entry: ModelEntry, graph: OnnxGraph, example: Values, number: 
         given = ", ".join(name or "one without a name" for name in example)
         raise _error(
             entry,
-            f"example {number} gives {given}, and its inputs are {', '.join(names)}",
+            f"example {number} gives {given}, but the model's inputs are {', '.join(names)}",
             f"numpy.savez(FILE, {', '.join(f'{name}=…' for name in names)}, …), with an array for each input",
         )
     for port in graph.inputs:
@@ -71,23 +71,23 @@ def _check_input(entry: ModelEntry, port: InputPort, element: str | None, value:
     wanted, given = _shown(port.shape), show_shape(value.shape) or "a scalar"
     if port.shape and not _fits(port.shape, value.shape):
         rest = "".join(f"×{size or 'any'}" for size in port.shape[1:])
-        hint = f"give an array of N{rest}; of a folder of images, see its options size, layout and colours"
+        hint = f"give an array of N{rest}; for a folder of images, see its options size, layout and colours"
         if order := _turned(port.shape, value.shape):
-            hint = f"its axes are in another order: numpy.transpose(x, {order}); of a folder of images, the option layout"
+            hint = f"its axes are in another order: numpy.transpose(x, {order}); for a folder of images, the option layout"
         elif _fits(port.shape[1:], value.shape[1:]):
             hint = "each example is one sample: export the model with a batch of 1, or with a dynamic one"
-        raise _error(entry, f"example {number} is {given}, and input {port.name!r} takes {wanted}", hint)
+        raise _error(entry, f"example {number} is {given}, but input {port.name!r} takes {wanted}", hint)
     if element is None:
         return
     if element in ("string", "bfloat16"):
         raise _error(
             entry,
             f"input {port.name!r} is {element}, which examples cannot give",
-            "export it with an input of float32",
+            "export the model with a float32 input",
         )
     if not np.can_cast(np.dtype(value.dtype), np.dtype(element), "same_kind"):
-        what = f"example {number} is {value.dtype}, and input {port.name!r} takes {element}"
-        raise _error(entry, what, f"save it so: x.astype(numpy.{element}); of a folder of images, dtype:")
+        what = f"example {number} is {value.dtype}, but input {port.name!r} takes {element}"
+        raise _error(entry, what, f"save it as x.astype(numpy.{element}); for a folder of images, set dtype:")
 
 
 def _check_labels(
@@ -100,21 +100,21 @@ def _check_labels(
         outputs = ", ".join(f"{port.name} {_shown(port.shape)}" for port in graph.outputs or ())
         raise _error(
             entry,
-            f"{metrics[0]} needs an output with a value per class, 1×CLASSES, and its outputs are {outputs}",
+            f"{metrics[0]} needs an output with a value per class, 1×CLASSES, but the model's outputs are {outputs}",
             "choose other metrics",
         )
     for metric in metrics:
         if classes < CLASSES[metric]:
             raise _error(
                 entry,
-                f"{metric} needs {CLASSES[metric]} classes or more, and its output has {classes}",
-                "leave it out",
+                f"{metric} needs {CLASSES[metric]} classes or more, but the model's output has {classes}",
+                "remove it",
             )
     for number, label in enumerate(references, 1):
         if type(label) is int and label >= classes:
             raise _error(
                 entry,
-                f"the label of example {number} is {label}, and its output has {classes} classes",
+                f"the label of example {number} is {label}, but the model's output has {classes} classes",
                 f"labels are indices of classes, 0 to {classes - 1}: the first class is 0",
             )
 

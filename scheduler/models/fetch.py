@@ -180,7 +180,7 @@ class _Download:
         need, free = 2 * head.total - have, shutil.disk_usage(self._part.parent).free
         if need > free:
             raise ResourceError(
-                f"{head.url.shown} holds {head.total:,} bytes; {need:,} are needed on the disk, {free:,} are free",
+                f"{head.url.shown} is {head.total:,} bytes; {need:,} are needed on the disk, {free:,} are free",
                 hint="free some space, or put the cache elsewhere: --home",
             )
 

@@ -66,7 +66,7 @@ def inspect(
     form = format_of_kind(_format_of(path))
     if form is not None:
         if (claimed := entry.known_format) not in (None, form):
-            hint = f"write {form} in its place" if entry.format else f"rename it, or add format: {form}"
+            hint = f"write {form} instead" if entry.format else f"rename it, or add format: {form}"
             raise entry.error(f"{entry.title} is {FORMATS[form].title}, not {FORMATS[claimed].title}", hint)
         _check_runs(entry, form, units, more)
         return None
@@ -112,7 +112,7 @@ def _read_onnx(entry: ModelEntry, path: Path, units: Collection[str], more: Unit
         if len(files) != 1:
             raise entry.error(
                 f"{entry.title} is a folder with {len(files)} .onnx files",
-                "give a folder with one, and its weights beside it",
+                "give a folder with one .onnx file, and its weights beside it",
             )
         file = files[0]
     try:
@@ -142,7 +142,7 @@ def check_shapes(entry: ModelEntry, graph: OnnxGraph, given: Sequence[GivenSizes
         name = next(iter(entry.declared))
         raise entry.error(
             f"{entry.title} is an ONNX model, which states the types of its inputs",
-            f"give the shape alone: inputs: {{{safe_text(name, 60)}: [1, 3, 224, 224]}}, or --shape '{safe_text(name, 60)}=1,3,224,224'",
+            f"give only the shape: inputs: {{{safe_text(name, 60)}: [1, 3, 224, 224]}}, or --shape '{safe_text(name, 60)}=1,3,224,224'",
         )
     for sizes in given:
         try:
@@ -205,7 +205,7 @@ def check_common_dims(campaign: Campaign, graphs: Sequence[OnnxGraph | None]) ->
         text = safe_text(key, 60)
         which, hint = "", did_you_mean(key, sorted(keys)) or "correct its name, or remove it"
         if None in graphs:
-            which = " that can be looked into here"
+            which = " that can be inspected here"
             hint = f"write it under each model that has it: dims: {{{text!r}: {size}}}"
         what = f"measure.dims: no model{which} has a dynamic dimension {text!r}"
         raise CampaignError(what, file=campaign.models[0].error("", "").file, hint=hint)

@@ -34,7 +34,7 @@ LEFT_FREE: Final = 1024**3
 """Bytes of the disk that uploads leave free."""
 STALE_S: Final = 86_400.0
 """Seconds after which an interrupted upload is removed."""
-_SEND: Final = "send the model, POST /api/v1/models?name=FILE"
+_SEND: Final = "send the model with POST /api/v1/models?name=FILE"
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f/\\]+$", min_length=1, max_length=100)]
@@ -173,7 +173,7 @@ def placed(campaign: Campaign, uploads: Uploads, *, allow_paths: bool) -> Campai
     """
     if campaign.results is not None and not allow_paths:
         raise CampaignError(
-            "results: a URL is not set over HTTP, since this machine would write there with its own keys",
+            "results: a URL cannot be set over HTTP, since this machine would write there with its own keys",
             hint="submit it on the server: sark-node submit FILE; or start the server with --allow-paths",
         )
     models = tuple(_placed(entry, uploads, allow_paths=allow_paths) for entry in campaign.models)
@@ -194,7 +194,7 @@ def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelE
     if data is not None and not (allow_paths and Path(data).is_absolute()):
         raise entry.error(
             f"{entry.title}: a campaign sent over HTTP cannot name a file on the server in evaluate.data",
-            "submit it on the server: sark-node submit FILE; or start the server with --allow-paths, and write the whole path",
+            "submit it on the server: sark-node submit FILE; or start the server with --allow-paths, and write the absolute path",
         )
     if entry.package is not None:
         return entry
@@ -203,21 +203,21 @@ def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelE
         upload = uploads.find(digest)
         if upload is None:
             raise entry.error(
-                f"no model {safe_text(path, 80)} was sent here",
-                "send it: POST /api/v1/models?name=FILE; what is here: GET /api/v1/models",
+                f"no model {safe_text(path, 80)} was uploaded here",
+                "upload it: POST /api/v1/models?name=FILE; list the uploads: GET /api/v1/models",
             )
         return entry.model_copy(
             update={"path": digest, "sha256": entry.sha256 or digest, "name": entry.name or upload.name}
         )
     if not allow_paths and (path or (entry.url or "").lower().startswith("file:")):
         raise entry.error(
-            f"{entry.title}: files of the server are not to be named from here",
+            f"{entry.title}: a campaign sent over HTTP cannot name files on the server",
             f"{_SEND}, and name it by its sha256:…; or give its https:// URL; or start the server with --allow-paths",
         )
     if path and not Path(path).is_absolute():
         raise entry.error(
-            f"{entry.title}: the path is relative, and there is no campaign file for it",
-            "write the whole path",
+            f"{entry.title}: the path is relative, but there is no campaign file that it is relative to",
+            "write the absolute path",
         )
     return entry
 
@@ -234,6 +234,6 @@ def _refuse_inside(entry: ModelEntry) -> None:
         spec = package_spec(entry.package)
         if spec is not None and spec.origin is None:
             raise entry.error(
-                f"{entry.title}: {entry.package} is a folder of the server's, not a package",
+                f"{entry.title}: {entry.package} is a folder on the server, not a package",
                 f"name an installed package, or {_SEND}",
             )

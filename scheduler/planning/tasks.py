@@ -328,7 +328,7 @@ def _pins(campaign: Campaign, fitting: Sequence[Advert]) -> list[_Pin]:
         largest = max(groups, key=lambda group: len({advert.device for advert in group}))
         groups = [largest]  # the first of equals
     if not groups:
-        note = f"{replicas} devices of one class are needed, none is there"
+        note = f"{replicas} devices of one class are needed, but none is there"
         return [_Pin((), number, note) for number in range(1, replicas + 1)]
     return [pin for group in groups for pin in _replica_pins(group, replicas)]
 
@@ -349,7 +349,7 @@ def _replica_pins(group: Sequence[Advert], count: int) -> list[_Pin]:
         else:
             others = tuple(Clause(attribute="device", op=Op.NE, value=device) for device in devices)
             verb = "is" if len(devices) == 1 else "are"
-            note = f"{count} devices of one class are needed, {len(devices)} {verb} there"
+            note = f"{count} devices of one class are needed, but only {len(devices)} {verb} there"
             pins.append(_Pin((*kind, *others), number, note))
     return pins
 

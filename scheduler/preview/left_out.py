@@ -30,4 +30,4 @@ def left_out(cells: Iterable[PlannedCell], adverts: Sequence[Advert]) -> tuple[s
                 lines[f"{shown_name(advert, 40)}: {safe_text(why, 200)}"] = None
     shown = list(lines)[:MAX_LINES]
     more = len(lines) - len(shown)
-    return (*shown, *([f"{more} more that lack the second unit"] if more else []))
+    return (*shown, *([f"{more} more devices lack the second unit"] if more else []))

@@ -185,8 +185,8 @@ def _unplanned(
     if campaign.planned or campaign.ended is not None:
         return []
     if tasks:
-        return ["It is being planned: more tasks follow."]
-    lines = ["Its tasks follow from the devices that fit; the scheduler is looking for them."]
+        return ["The campaign is still being planned: more tasks follow."]
+    lines = ["The tasks depend on the devices that fit; the scheduler is looking for them."]
     for requirement in requirements[:MAX_NAMES] if live.adverts is not None else ():
         lines += explain(requirement, live.adverts or ()).splitlines()
     return lines
@@ -271,8 +271,8 @@ class _StoryWriter:
             left_s = alike.since + backoff_s - self.now
             when = f"in {show_elapsed(left_s)}" if left_s >= 1 else "now"
             lines.append(
-                f"tried {task.tries} of {self.campaign.attempts} times; elsewhere at once, again where it failed {when}, "
-                f"or up to {ELSEWHERE_S:g} s later while another device may yet take it"
+                f"tried {task.tries} of {self.campaign.attempts} times; may start elsewhere at once, and where it failed {when}, "
+                f"or up to {ELSEWHERE_S:g} s later while another device may still take it"
             )
         if body is not None and self.live.adverts is not None:
             fits = self._fitting(body.requirement, self.live.adverts)
@@ -294,7 +294,7 @@ class _StoryWriter:
             names = [f"{labels[advert.peer]}{self._load(safe_text(advert.name, 40))}" for advert in there]
             lines = [f"{_FITTING}: {listed(names, ', ', MAX_NAMES)}"] if there else []
             if gone:
-                verb = "fits, and does not answer" if len(gone) == 1 else "fit, and do not answer"
+                verb = "fits but does not answer" if len(gone) == 1 else "fit but do not answer"
                 lines.append(f"{verb}: {listed([labels[advert.peer] for advert in gone], ', ', MAX_NAMES)}")
             lines = lines or [why_untrusted(len(fitting))]
             if not fitting:
@@ -306,7 +306,7 @@ class _StoryWriter:
         from scheduler.core.ranking import LEAST_AHEAD
 
         number = self.live.busy.get(device, 0)
-        full = ": no more are queued there at a time" if number >= LEAST_AHEAD else ""
+        full = ": no more are queued there at once" if number >= LEAST_AHEAD else ""
         return f" (has {count(number, 'task')} of yours{full})" if number else ""
 
     def _queued(self, task: TaskRow, since: float) -> list[str]:
@@ -317,8 +317,8 @@ class _StoryWriter:
         priority = self.campaign.priority if most is None else min(self.campaign.priority, most)
         aged = int((self.now - since) // AGEING_S)
         if self.alone and aged > 0:
-            higher = f"{min(aged, MAX_AGEING)} higher by waiting"
-            lines.append(f"its priority counts as {priority}, {higher}")
+            higher = f"{min(aged, MAX_AGEING)} for waiting"
+            lines.append(f"its priority counts as {priority} plus {higher}")
         return lines
 
 
@@ -343,7 +343,7 @@ def _priority_line(priority: int, most: Mapping[str, int | None]) -> str:
     """How queues are ordered, once for all queued tasks. `most`: by device, the highest priority there; None: not known."""
     capped = {device: cap for device, cap in most.items() if cap is not None and cap < priority}
     there = listed([f"{cap} at {device}" for device, cap in capped.items()], ", ", MAX_NAMES)
-    counts = f", which counts as {there}, its ticket's most" if capped else ""
+    counts = f", which counts as {there}, the most that its ticket permits" if capped else ""
     if None in most.values():
         counts += (
             ", and elsewhere as no more than a ticket permits"
@@ -359,7 +359,7 @@ def _priority_line(priority: int, most: Mapping[str, int | None]) -> str:
 
 def preemption_line(times: int) -> str:
     """The line for a task that was preempted."""
-    last = "" if times < MAX_PREEMPTIONS else ": it does not again"
+    last = "" if times < MAX_PREEMPTIONS else ": it will not be preempted again"
     return f"preempted by a higher priority, {times} of at most {MAX_PREEMPTIONS} times{last}"
 
 

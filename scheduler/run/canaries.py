@@ -56,7 +56,7 @@ class Canaries:
         with trio.move_on_after(WAIT_S) as waiting:
             await self._turns.acquire_on_behalf_of(turn)
         if waiting.cancelled_caught:
-            return unchecked("this home had too many others to repeat")
+            return unchecked("this home had too many other inferences to repeat")
         try:
             with trio.move_on_after(ANSWER_S) as working:
                 return await self._judge(task, launch, seed, said)

@@ -180,7 +180,7 @@ def _unpack(file: Path, copy: Path) -> None:
             start = data.read(len(_MAGIC))
             if start.startswith(_JSON_LINES):
                 raise CampaignError(
-                    f"{file} is an export in the former format",
+                    f"{file} is an export in an older format",
                     hint="this version reads SQLite files only: read it with the version that wrote it",
                 )
             if start != _MAGIC:

@@ -266,7 +266,7 @@ class CampaignRepository:
         campaign, slash, _ = prefix.partition("/")
         if not matches and slash and (whole := self.find(campaign)):
             raise CampaignError(
-                f"{prefix!r} is a task, and a whole campaign is needed here",
+                f"{prefix!r} is a task, but a whole campaign is needed here",
                 hint=f"write its id: {next(iter(whole)).id}",
             )
         if not matches:
@@ -274,7 +274,7 @@ class CampaignRepository:
         if len(matches) > 1 and prefix:
             raise CampaignError(
                 f"{prefix!r} matches several campaigns: {', '.join(row.id for row in matches[:5])}",
-                hint="write more of the id",
+                hint="write more characters of the id",
             )
         return matches[0].id
 

@@ -159,7 +159,7 @@ def retry_campaign(
         raise CampaignError(
             f"{campaign} is {row.detail or ADOPTED}: its tasks did not fail",
             hint="if tasks fail there, retry the campaign on the machine that runs it\n"
-            f"if no machine does any more, run what is left here: sark-node retry {campaign} --adopted",
+            f"if no machine runs it any more, run the remaining tasks here: sark-node retry {campaign} --adopted",
         )
     new_id = campaign_id or new_campaign_id()
     scheduler = load_or_create(home.key("scheduler")).peer_id

@@ -36,8 +36,8 @@ class DeviceClash:
     def __str__(self) -> str:
         device = safe_text(self.device, 80)
         return (
-            f"device {device} belongs to the key {self.holder}, and {self.claimant} claims it too. Only if it is another worker of "
-            f"that machine: sark-node trust {self.claimant} --same-device-as {self.holder} --device {quote(device)}"
+            f"device {device} belongs to the key {self.holder}, but {self.claimant} claims it too. Only if that is another worker on "
+            f"the same machine: sark-node trust {self.claimant} --same-device-as {self.holder} --device {quote(device)}"
         )
 
 
@@ -46,7 +46,7 @@ def clash_lines(trusted: Sequence[str], strangers: Sequence[str]) -> list[str]:
     if len(strangers) > 1:
         return [
             *trusted,
-            f"{len(strangers)} workers of strangers claim device ids of others, and count as none of them",
+            f"{len(strangers)} strangers' workers claim device ids of others, and do not count as those devices",
         ]
     return [*trusted, *strangers]
 

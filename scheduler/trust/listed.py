@@ -80,7 +80,7 @@ def read_listed(home: Home) -> ListedPeers:
         try:
             peer_id_bytes(each.peer)
         except ValueError:
-            raise _damaged(path, f"{each.peer} is no peer id") from None
+            raise _damaged(path, f"{each.peer} is not a peer id") from None
     return listed
 
 
@@ -109,7 +109,7 @@ def check_peer(peer: str) -> str:
         peer_id_bytes(peer)
     except ValueError:
         raise SettingsError(
-            f"{peer[:80]!r} is no peer id",
+            f"{peer[:80]!r} is not a peer id",
             hint="it looks like 12D3Koo… and has 52 characters; the device's owner sees it with: sark-node info",
         ) from None
     return peer

@@ -88,7 +88,7 @@ def claim_device(home: Home, peer: str, device: str) -> None:
         PinnedDevices(devices={device: (peer,)})
     except ValidationError:
         raise SettingsError(
-            f"{safe_text(device, 80)!r} is no device id",
+            f"{safe_text(device, 80)!r} is not a device id",
             hint="sark-node peers --json shows the id of each device",
         ) from None
     _change(home, lambda pinned: pins_with(pinned, device, peer))
@@ -106,8 +106,8 @@ def bind_keys(home: Home, peer: str, other: str, device: str = "") -> str:
     device = device or next((each for each, keys in pinned.items() if other in keys), "")
     if not device:
         raise NotPermitted(
-            f"no device of {other} was used by this home yet",
-            hint="use it first, or add its device with --device DEVICE_ID: sark-node peers --json shows the ids",
+            f"this home has not used a device of {other} yet",
+            hint="use it first, or name its device with --device DEVICE_ID: sark-node peers --json shows the ids",
         )
     _change(home, lambda pins: {**pins, device: tuple(dict.fromkeys((*pins[device], peer)))})
     return device

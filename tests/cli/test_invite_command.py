@@ -58,9 +58,9 @@ def test_where_the_gate_of_the_home_runs_it_admits_and_nothing_waits(typed: Type
     done = typed("invite", "--uses", "3")
     ticket = ticket_of(done)
     assert (ticket.gates, ticket.admits, ticket.to) == ((listener,), (), None)
-    assert "it is for 3 devices" in done.err
-    assert "the gate of this home admits it" in done.err
-    assert "works on this machine alone" in done.err
+    assert "(for 3 devices)" in done.err
+    assert "the gate of this home admits the device" in done.err
+    assert "works only on this machine" in done.err
     (listed,) = json.loads(typed("pool", "members", "home", "--json").out)["tickets"]
     assert (listed["uses"], listed["used"]) == (3, [])
     assert f"sark-node pool revoke home {listed['id']}" in done.err
@@ -96,7 +96,7 @@ def test_what_cannot_be_is_said_in_a_line(typed: Typed, words: list[str], messag
 
 
 def test_a_machine_without_an_address_makes_no_ticket_that_leads_nowhere() -> None:
-    with pytest.raises(ResourceError, match="this machine has no address") as caught:
+    with pytest.raises(ResourceError, match="and this machine has none") as caught:
         some_address(())
     assert "sark-node invite --gate ADDRESS" in caught.value.hint
     assert "sark-node invite --to WORKER_ID" in caught.value.hint

@@ -92,7 +92,7 @@ def test_where_a_campaign_is_needed_a_task_is_named_as_one(measured: Typed) -> N
     for command in ("results", "retry"):
         done = measured(command, f"{CAMPAIGN}/2")
         assert done.code == 2
-        assert f"'{CAMPAIGN}/2' is a task, and a whole campaign is needed here" in done.err
+        assert f"'{CAMPAIGN}/2' is a task, but a whole campaign is needed here" in done.err
         assert f"write its id: {CAMPAIGN}" in done.err
     assert "no campaign 'c-nope/2' on this home" in measured("results", "c-nope/2").err
 

@@ -24,7 +24,7 @@ def test_results_are_sent_by_hand_and_a_secret_in_the_url_is_refused(typed: Type
     assert json.loads((tmp_path / "out" / "c-one" / "index.json").read_text())["campaign"] == "c-one"
     secret = typed("results", "c-one", "--send", "s3://key:s3cret@bucket/x")
     assert secret.code == 2
-    assert "a results URL holds no name and no password" in secret.err
+    assert "a results URL must not contain a user name or password" in secret.err
     assert "s3cret" not in secret.err
     (tmp_path / "closed").write_text("a file")
     closed = typed("results", "c-one", "--send", f"file://{tmp_path}/closed")

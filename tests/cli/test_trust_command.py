@@ -18,7 +18,7 @@ FIRST, SECOND = (Identity.from_seed(name).peer_id for name in ("first", "second"
 def test_a_second_worker_of_a_machine_is_bound_to_the_device_of_the_first(typed: Typed) -> None:
     unused = typed("trust", SECOND, "--same-device-as", FIRST)
     assert unused.code == 5
-    assert f"no device of {FIRST} was used by this home yet" in unused.err
+    assert f"this home has not used a device of {FIRST} yet" in unused.err
     assert "--device DEVICE_ID" in unused.err
     assert typed("trust", FIRST, "--device", "board-7").code == 0
     bound = typed("trust", SECOND, "--same-device-as", FIRST)

@@ -93,7 +93,7 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
     homes.kill("gate-2")
     world.cut("gate-1")
     threading.Event().wait(SILENT_S)
-    until(lambda: homes.count_in_scheduler_log("rita: was not heard of"), "hers are known to be lost")
+    until(lambda: homes.count_in_scheduler_log("rita: was not heard from"), "hers are known to be lost")
     assert not tasks("rita", "running")
     assert tasks("ben", "succeeded") > done, "his went on"
 

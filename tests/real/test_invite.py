@@ -62,7 +62,7 @@ def test_one_ticket_makes_trust_mutual_and_nobody_runs_a_gate(homes: Lab, tmp_pa
         code, err = ended(process)
     worker = load_or_create(homes.home("shed").key("worker")).peer_id
     assert code == 0, err
-    assert "waiting for it; Ctrl-C withdraws the ticket" in err
+    assert "waiting for the device; Ctrl-C withdraws the ticket" in err
     assert f"shed joined: {worker}" in err
     homes.await_up("shed")
     until(

@@ -28,7 +28,8 @@ def test_no_line_but_an_address_is_wider_than_a_terminal() -> None:
 
 def test_a_gate_without_an_address_says_that_nobody_can_dial_it() -> None:
     assert any(
-        "Nobody can dial it" in line and "--announce" in line for line in greeting(PEER, [], GateSettings())
+        "Nobody can dial this gate" in line and "--announce" in line
+        for line in greeting(PEER, [], GateSettings())
     )
 
 

@@ -119,7 +119,7 @@ def test_a_window_that_is_longer_than_its_samples_explains_no_more_than_they_do(
 def test_outputs_that_were_not_repeated_here_are_unchecked_whatever_their_worker_says_of_them() -> None:
     observed = view()
     sure = account(canary="launch 2 confirmed", confirmed=True)
-    unsure = account(canary="unchecked: this home had too many others to repeat")
+    unsure = account(canary="unchecked: this home had too many other inferences to repeat")
     verdicts = [
         {verdict for verdict, _ in judge(record(ran=facts(agrees=True)), observed, Measure(), account=seen)}
         for seen in (sure, unsure, None)

@@ -197,7 +197,7 @@ async def test_a_manifest_that_is_not_what_its_name_says_is_of_no_use(place: Pla
     serve_blobs(place.worker("liar"), lambda to, sha256: MANIFEST)
     recovery = Recovery()
     recovery.reports |= place.report("liar", hashlib.sha256(b"another").hexdigest())
-    with pytest.raises(CampaignError, match="it is not what its name says"):
+    with pytest.raises(CampaignError, match="its content does not match its hash"):
         await place.scan().manifest(recovery, ANN.peer_id)
 
 

@@ -100,10 +100,10 @@ def test_a_word_alone_is_stored_as_it_was() -> None:
     [
         ("m.onnx", "CPU (ONX)", (OPENVINO,), "unknown compute unit 'CPU (ONX)'", "did you mean 'CPU (ONNX)'?"),
         ("m.onnx", "{unit: CPU}", (OPENVINO,), "unknown compute unit 'CPU'", "units: CPU (ONNX), "),
-        ("m.onnx", ONNX, (ONNX,), "CPU (ONNX) leaves no unit to be compared with it", "add another one under units"),
+        ("m.onnx", ONNX, (ONNX,), "CPU (ONNX) leaves no unit to compare with it", "add another one under units"),
         ("m.onnx", LITERT, (ONNX,), "CPU (LiteRT) runs no model of this campaign", "name a unit that does"),
-        ("m.onnx", "API (OpenAI)", (ONNX,), "is not for API (OpenAI)", "of its own"),
-        ("m.onnx", f"{{unit: {SIMULATED}}}", (ONNX,), "is not for Fake (Simulation)", "of its own"),
+        ("m.onnx", "API (OpenAI)", (ONNX,), "cannot be used with API (OpenAI)", "of its own"),
+        ("m.onnx", f"{{unit: {SIMULATED}}}", (ONNX,), "cannot be used with Fake (Simulation)", "of its own"),
         ("m.onnx", "{units: CPU (ONNX)}", (ONNX,), "against cannot be {'units'", "against: {model: fp32, unit: CPU (ONNX)}"),
         ("m.onnx", "3", (ONNX,), "against cannot be 3", "such as against: fp32"),
         ("m.onnx", f"{{unit: {ONNX}, modle: m.onnx}}", (OPENVINO,), "unknown key 'modle'", "did you mean 'model'?"),
@@ -114,7 +114,7 @@ def test_a_word_alone_is_stored_as_it_was() -> None:
         ("t.pt2", "reference", (TORCH,), "an ONNX model, which CPU (Torch)", "{model: reference, unit: CPU (ONNX)}"),
         (
             "a.onnx, {path: b.pt2, dims: {H: 8}}", f"{{model: a.onnx, unit: {ONNX}}}", (ONNX, TORCH),
-            "other sizes of inputs", "give both",
+            "other input sizes", "give both",
         ),
     ],
 )  # fmt: skip

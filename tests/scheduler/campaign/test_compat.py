@@ -67,7 +67,7 @@ def test_a_web_url_is_kept_for_fetching() -> None:
         (
             "model_url: s3://x/a.onnx\njobs: [{compute_unit: CPU (ONNX)}]\n",
             1,
-            "is no URL that can be",
+            "is not a URL that can be",
             "path",
         ),
         (
@@ -79,7 +79,7 @@ def test_a_web_url_is_kept_for_fetching() -> None:
         (
             "model_url: file://host/a\njobs: [{compute_unit: CPU (ONNX)}]\n",
             1,
-            "names no file of this machine",
+            "does not name a file on this machine",
             "file:///",
         ),
         (

@@ -125,7 +125,7 @@ def test_of_several_files_that_a_unit_runs_it_measures_its_frameworks_own(tmp_pa
     only = read("units: [CPU (OpenVINO)]\nmodels: [{name: m, files: {tflite: m.tflite, onnx: m.onnx}}]\n")
     assert measured(only) == [("m.onnx", "CPU (OpenVINO)")]
     assert model_notes(only) == (
-        "model 'm (tflite)' is not measured: each of its units measures another of the files.",
+        "model 'm (tflite)' is not measured: each of its units measures another file.",
     )
 
 
@@ -162,12 +162,12 @@ def test_a_model_has_units_of_its_own() -> None:
         ),
         (
             "units: [CPU (ONNX)]\nmodels: [{name: m, path: a.onnx, files: {onnx: a.onnx}}]\n",
-            "path does not go with files",
+            "path cannot be combined with files",
             "its own",
         ),
         (
             "units: [CPU (ONNX)]\nmodels: [{name: m, variants: {a: a.onnx}, files: {onnx: a.onnx}}]\n",
-            "files does not go with variants",
+            "files cannot be combined with variants",
             "each variant",
         ),
         (

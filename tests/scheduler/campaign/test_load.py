@@ -168,7 +168,7 @@ def test_a_campaign_survives_being_stored() -> None:
             "unknown key 'pth'",
             "did you mean 'path'?",
         ),
-        (HEAD + "jobs: []\n", 4, "jobs go with model_url", "units:"),
+        (HEAD + "jobs: []\n", 4, "jobs can be combined with model_url", "units:"),
         # precision, steps
         (HEAD + "measure: {precision: 2}\n", 4, "the precision 2 has no percent sign", "2%, 0.5%"),
         (HEAD + "measure: {precision: two}\n", 4, "'two' is not a percentage", "2%, 0.5%"),
@@ -181,49 +181,49 @@ def test_a_campaign_survives_being_stored() -> None:
         (
             HEAD + "measure:\n  runs: 5\n  precision: 2%\n",
             6,
-            "measure.precision says itself when to stop: it does not go with measure.runs",
+            "measure.precision decides when to stop and cannot be combined with measure.runs",
             "remove measure.runs, or precision",
         ),
         (
             HEAD + "measure:\n  loads: 3\n  sustain: 10m\n",
             6,
-            "measure.sustain says itself how long to measure: it does not go with measure.loads",
+            "measure.sustain sets how long to measure and cannot be combined with measure.loads",
             "remove measure.loads, or sustain",
         ),
         (
             HEAD + "measure: {precision: 2%, sustain: 10m}\n",
             4,
-            "it does not go with measure.precision",
+            "cannot be combined with measure.precision",
             "remove measure.precision, or sustain",
         ),
         (
             HEAD + "measure: {over: 2m, sustain: 10m}\n",
             4,
-            "measure.over spreads launches over time: it does not go with measure.sustain",
+            "measure.over spreads launches over time and cannot be combined with measure.sustain",
             "remove one of the two",
         ),
         (
             HEAD + "measure: {over: 2m, runs: 23}\n",
             4,
             "23 runs in 6 loads are timed in one launch",
-            "take at least 2 loads, and 4 runs for each of them",
+            "use at least 2 loads, and 4 runs for each of them",
         ),
         (
             HEAD + "measure: {over: 2m}\ndevices: {trust: anyone}\n",
             4,
-            "measure.over is not for strangers' devices",
+            "measure.over cannot be used on strangers' devices",
             "leave out devices.trust",
         ),
         (
             HEAD.replace("CPU (ONNX)", "API (OpenAI)") + "measure: {over: 2m}\n",
             4,
-            "measure.over is not for API (OpenAI)",
+            "measure.over cannot be used with API (OpenAI)",
             "a campaign of its own",
         ),
         (
             HEAD + "measure: {over: 4h}\ntimeouts: {campaign: 1h}\n",
             4,
-            "measure.over is 4 h; timeouts.campaign is 1 h",
+            "measure.over is 4 h, but timeouts.campaign is 1 h",
             "a longer timeouts.campaign",
         ),
         (
@@ -242,7 +242,7 @@ def test_a_campaign_survives_being_stored() -> None:
         (
             HEAD.replace("CPU (ONNX)", "API (OpenAI)") + "measure: {sustain: 10m}\n",
             4,
-            "measure.sustain is not for API (OpenAI)",
+            "measure.sustain cannot be used with API (OpenAI)",
             "a campaign of its own",
         ),
         (HEAD + "precision: 2%\n", 4, "unknown key 'precision'", "did you mean measure.precision?"),
@@ -266,13 +266,13 @@ def test_a_campaign_survives_being_stored() -> None:
             HEAD + "devices: {spread: device}\nreplicas: 2\n",
             5,
             "replicas have no meaning with spread: device, which runs each task on every device",
-            "take spread: class (or any), or remove replicas",
+            "use spread: class (or any), or remove replicas",
         ),
         # models by URL
         (
             "campaign: t\nmodels:\n  - url: ftp://x.org/a.onnx\nunits: [CPU (ONNX)]\n",
             3,
-            "no URL that can be",
+            "not a URL that can be",
             "hf",
         ),
         (
@@ -308,7 +308,7 @@ def test_a_campaign_survives_being_stored() -> None:
             "campaign must be text, not 2024",
             "quotes",
         ),
-        ("campaign: ../x\nmodels: [a]\nunits: [CPU (ONNX)]\n", 1, "campaign must be letters", ""),
+        ("campaign: ../x\nmodels: [a]\nunits: [CPU (ONNX)]\n", 1, "campaign must be at most 64 letters", ""),
         (HEAD + "priority: high\n", 4, "priority must be a whole number, not 'high'", ""),
         (HEAD + "priority: 101\n", 4, "priority must be at most 100, not 101", ""),
         (HEAD + "priority:\n", 4, "priority must be a whole number, not None", ""),
@@ -342,7 +342,7 @@ def test_a_campaign_survives_being_stored() -> None:
             HEAD + "measure:\n  dims: {H: -4}\n",
             5,
             "measure.dims.H must be at least 0",
-            "a size is 0 or more",
+            "a size must be 0 or more",
         ),
         (HEAD + "measure: [runs]\n", 4, "measure must be a mapping", "key: value"),
         (HEAD + "retry: 3\n", 4, "retry must be a mapping", "key: value"),
@@ -390,7 +390,7 @@ def test_a_campaign_survives_being_stored() -> None:
         (
             'campaign: t\nmodels:\n - {path: a, name: "x\\u202ey"}\nunits: [CPU (ONNX)]\n',
             3,
-            "cannot be seen",
+            "invisible characters",
             "",
         ),
         (
@@ -421,14 +421,14 @@ def test_a_campaign_survives_being_stored() -> None:
         (
             "campaign: t\nmodels: [a]\nunits: [CPU (ONNX)]\nmeasure:\n  apart: 1h\n",
             5,
-            "measure.apart lies between sittings, and there is one",
+            "measure.apart is the time between sittings, but there is only one",
             "add sittings: 3 under measure, or remove apart",
         ),
         (
             "campaign: t\nmodels: [a]\nunits: [CPU (ONNX)]\nmeasure:\n  sittings: 3\ntimeouts: {campaign: 2h}\n",
             5,
-            "3 sittings 1 h apart take more than 2 h; timeouts.campaign is 2 h",
-            "take fewer sittings, a shorter apart or a longer timeouts.campaign",
+            "3 sittings 1 h apart take more than 2 h, but timeouts.campaign is 2 h",
+            "use fewer sittings, a shorter apart or a longer timeouts.campaign",
         ),
         # the whole
         ("", 1, "the file is empty", "sark-node init"),

@@ -67,7 +67,7 @@ def test_a_missing_file_a_folder_and_an_empty_file_are_refused(tmp_path: Path) -
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "not an ordinary file" in str(refused("pipe", tmp_path))
+    assert "not a regular file" in str(refused("pipe", tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_jobs_that_cannot_run_beside_others_that_can_are_told_apart_by_the_model
     assert "CoreML (ONNX)" in why["GPU (CoreML)"]
     assert "(Torch)" not in why["GPU (CoreML)"]
     assert unfit_jobs_of_spec(mixed.spec()) == why
-    assert model_notes(mixed) == (f"{why['GPU (CoreML)']}: its jobs fail at once.",)
+    assert model_notes(mixed) == (f"{why['GPU (CoreML)']}: its jobs will fail at once.",)
     assert set(unfit_jobs(plain("CPU (ONNX)", "CPU (Torch)", **FAR))) == {"CPU (Torch)"}
     for fine in (
         plain("CPU (ONNX)", "GPU (ONNX)"),

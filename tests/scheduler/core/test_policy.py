@@ -428,7 +428,7 @@ def test_a_worker_that_is_asked_and_never_answers_is_set_aside_for_longer_and_lo
     assert asides[:4] == [30.0, 60.0, 120.0, 240.0]
     assert max(asides) <= 600
     assert len(back) >= 3
-    assert "asked and not answering" in story.core.state.worker(PEERS[0]).why_aside or back
+    assert "after not answering" in story.core.state.worker(PEERS[0]).why_aside or back
 
 
 def test_a_worker_that_takes_a_task_and_never_begins_loses_it_to_another() -> None:
@@ -441,7 +441,7 @@ def test_a_worker_that_takes_a_task_and_never_begins_loses_it_to_another() -> No
     story.tell(story.core.workers.add_adverts(story.group, [advert(1)], story.now))
     story.tell(story.core.workers.add_quote(PEERS[1], quote(), story.now))
     orders = story.tell(story.core.failures.confirm_stop(silent.peer, ["l1"], story.now))
-    assert "never began" in of(orders, EndAttempt)[0].detail
+    assert "never started" in of(orders, EndAttempt)[0].detail
     (again,) = of(orders, CommitTo)
     assert again.peer != silent.peer
 

@@ -119,7 +119,7 @@ def test_a_clause_that_alone_keeps_devices_out_is_named() -> None:
 
 
 def test_an_empty_swarm_is_shown_as_empty() -> None:
-    assert explain(need("ram >= 4 GiB"), []).startswith("no device that may have it is in the swarm now")
+    assert explain(need("ram >= 4 GiB"), []).startswith("no device that may run it is in the swarm now")
 
 
 def test_devices_that_fit_and_refuse_are_named_with_what_they_say() -> None:

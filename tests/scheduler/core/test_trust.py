@@ -172,5 +172,5 @@ def test_a_task_that_only_untrusted_devices_fit_says_so_while_it_waits() -> None
     story.tell(story.core.workers.add_adverts(story.group, [], story.now))
     orders = story.tell(story.core.workers.count_untrusted(story.group, [advert(0), advert(1)]))
     assert [each.words for each in of(orders, RecordWaitReason)] == [
-        "2 devices fit, and are not trusted: sark-node peers says which serve you"
+        "2 devices fit but are not trusted: sark-node peers shows which serve you"
     ]

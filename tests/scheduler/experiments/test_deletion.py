@@ -120,7 +120,9 @@ def test_a_run_that_is_measured_again_waits_with_its_deletion_for_the_finding(ni
     with pytest.raises(CampaignError, match="is being measured again before nightly reports it"):
         delete_campaign(nights.home, nights.store, slower)
     nights.finish(nights.again(), in_turns(nights.again(), 1.3))
-    with pytest.raises(CampaignError, match=f"{again} measures {slower} again, whose finding waits for it"):
+    with pytest.raises(
+        CampaignError, match=f"{again} measures {slower} again, and the finding of {slower} waits for it"
+    ):
         delete_campaign(nights.home, nights.store, again)
     settle_confirmations(nights.store)
     for campaign in (again, slower):

@@ -53,7 +53,7 @@ def test_a_run_after_the_labels_changed_is_one_of_another_version(tmp_path: Path
         save(store, write(tmp_path, [0, 1, 2]))
         write(tmp_path, [0, 1, 3])
         with pytest.raises(
-            CampaignError, match=r"nightly@1: the references that model 'm\.json' is evaluated by"
+            CampaignError, match=r"nightly@1: the references for the evaluation of model 'm\.json'"
         ):
             begin(home, store, "nightly@1")
         started = begin(home, store, "nightly")

@@ -204,7 +204,7 @@ def test_models_of_two_units_are_compared_in_a_process_each() -> None:
     assert device.placed == [apart, apart, ("CPU (Torch)", ())]
     assert (done.row.against, done.row.against_unit) == ("a.onnx", "CPU (ONNX)")
     assert done.row.compare_reason.endswith("; each in a process of its own")
-    with pytest.raises(CampaignError, match=r"no two models take turns on API \(OpenAI\)"):
+    with pytest.raises(CampaignError, match=r"models cannot take turns on API \(OpenAI\)"):
         bench.compare("a.onnx", "w.yaml")
 
 

@@ -55,7 +55,7 @@ def test_devices_are_named_in_one_way() -> None:
         meant("mini-7", FLEET[1].peer)
     assert caught.value.hint == "name all by name, or all by id"
     many = [device(f"m{number}") for number in range(33)]
-    with pytest.raises(CampaignError, match="--on names 33 devices, at most 32 can be named"):
+    with pytest.raises(CampaignError, match="--on names 33 devices; at most 32 can be named"):
         clauses_on(read_places([advert.name for advert in many]), many)
 
 
@@ -70,10 +70,10 @@ def test_workers_that_are_named_count_apart() -> None:
 def test_a_word_that_nobody_bears_names_what_there_is() -> None:
     with pytest.raises(NothingFits, match="no device, pool or label is called 'mini-8'") as caught:
         meant("mini-8")
-    assert caught.value.hint == "did you mean 'mini-7'?  there are: board, lab, lab-2, mini-7, team"
+    assert caught.value.hint == "did you mean 'mini-7'?  known: board, lab, lab-2, mini-7, team"
     with pytest.raises(NothingFits) as caught:
         clauses_on(read_places(["lab"]), ())
-    assert "no device that may have it is in the swarm now" in caught.value.hint
+    assert "no device that may run it is in the swarm now" in caught.value.hint
 
 
 def test_a_word_with_two_meanings_is_not_guessed() -> None:
@@ -141,7 +141,7 @@ def test_two_units_take_turns_on_each_device() -> None:
 
 
 def test_models_of_two_formats_are_not_crossed() -> None:
-    with pytest.raises(CampaignError, match=r"a\.onnx runs on CPU \(ONNX\), b\.pt on CPU \(Torch\)"):
+    with pytest.raises(CampaignError, match=r"a\.onnx runs on CPU \(ONNX\), but b\.pt on CPU \(Torch\)"):
         campaign_on(["a.onnx", "b.pt"], (), (), {})
     assert campaign_on(["a.onnx", "b.pt"], ("CPU (ONNX)",), (), {}).units == ("CPU (ONNX)",)
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_evaluated_is_said_with_the_models_line(folder: Path, eva
 
 
 def test_models_that_take_turns_are_not_evaluated() -> None:
-    with pytest.raises(CampaignError, match="evaluate does not go with measure"):
+    with pytest.raises(CampaignError, match="evaluate cannot be combined with measure"):
         campaign(more=" - n.onnx\nmeasure: {against: n.onnx}\n")
 
 

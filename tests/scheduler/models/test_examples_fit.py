@@ -32,20 +32,20 @@ def described(folder: Path, shape: Shape, samples: np.ndarray, labels: list[int]
         (
             (1, 4),
             np.zeros((2, 5), "float32"),
-            "example 1 is 1×5, and input 'x' takes 1×4",
+            "example 1 is 1×5, but input 'x' takes 1×4",
             "give an array of N×4;",
         ),
-        (("N", 4), np.zeros((2, 4, 1), "float32"), "example 1 is 1×4×1, and input 'x' takes N×4", "N×4;"),
+        (("N", 4), np.zeros((2, 4, 1), "float32"), "example 1 is 1×4×1, but input 'x' takes N×4", "N×4;"),
         (
             (1, 3, 2, 2),
             np.zeros((2, 2, 2, 3), "float32"),
-            "example 1 is 1×2×2×3, and input 'x' takes 1×3×2×2",
+            "example 1 is 1×2×2×3, but input 'x' takes 1×3×2×2",
             "its axes are in another order: numpy.transpose(x, (0, 3, 1, 2))",
         ),
         (
             (8, 4),
             np.zeros((8, 4), "float32"),
-            "example 1 is 1×4, and input 'x' takes 8×4",
+            "example 1 is 1×4, but input 'x' takes 8×4",
             "export the model with a batch of 1, or with a dynamic one",
         ),
     ],
@@ -68,18 +68,18 @@ def test_a_sample_of_another_type_is_told_and_one_that_is_converted_is_not(tmp_p
     (tmp_path / "m.onnx").write_bytes(whole)
     text = "campaign: t\nunits: [CPU (ONNX)]\nmodels: [{path: m.onnx, evaluate: {task: classification, data: data.npz}}]\n"
     np.savez(tmp_path / "data.npz", x=np.zeros((2, 4), "float32"), labels=np.array([0, 1]))
-    with pytest.raises(CampaignError, match="example 1 is float32, and input 'x' takes int64") as error:
+    with pytest.raises(CampaignError, match="example 1 is float32, but input 'x' takes int64") as error:
         describe_models(parse_campaign(text.encode(), "c.yaml"), tmp_path)
     assert "x.astype(numpy.int64)" in str(error.value.hint)
 
 
 def test_a_label_beyond_the_models_classes_is_told(tmp_path: Path) -> None:
     with pytest.raises(
-        CampaignError, match="the label of example 2 is 4, and its output has 4 classes"
+        CampaignError, match="the label of example 2 is 4, but the model's output has 4 classes"
     ) as error:
         described(tmp_path, (1, 4), np.zeros((2, 4), "float32"), [3, 4])
     assert error.value.hint == "labels are indices of classes, 0 to 3: the first class is 0"
-    with pytest.raises(CampaignError, match="top5 needs 6 classes or more, and its output has 4"):
+    with pytest.raises(CampaignError, match="top5 needs 6 classes or more, but the model's output has 4"):
         described(tmp_path, (1, 4), np.zeros((2, 4), "float32"), [3, 2], ", metrics: [accuracy, top5]")
 
 
@@ -88,7 +88,7 @@ def test_inputs_by_other_names_and_texts_are_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", a=np.zeros((2, 4)), b=np.zeros((2, 4)), labels=np.array([0, 1]))
     form = "campaign: t\nunits: [CPU (ONNX)]\nmodels: [{path: m.onnx, evaluate: {task: %s}}]\n"
     for task, why in (
-        ("classification, data: data.npz", "example 1 gives a, b, and its inputs are x"),
+        ("classification, data: data.npz", "example 1 gives a, b, but the model's inputs are x"),
         ("summarisation, metrics: [wer]", "its examples are texts"),
     ):
         with pytest.raises(CampaignError, match=why):
@@ -115,7 +115,7 @@ def test_classes_are_counted_where_accuracy_would_look(
 
 def test_a_metric_of_texts_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     with pytest.raises(
-        CampaignError, match="metric 'rouge' scores texts, and an ONNX model answers tensors"
+        CampaignError, match="metric 'rouge' scores texts, but an ONNX model answers with tensors"
     ) as error:
         described(tmp_path, (1, 4), np.zeros((2, 4), "float32"), [3, 2], ", metrics: [accuracy, rouge]")
-    assert "leave out rouge: of tensors there are accuracy, drift, top5" in error.value.hint
+    assert "remove rouge; metrics for tensors: accuracy, drift, top5" in error.value.hint

@@ -62,7 +62,7 @@ def test_a_size_that_is_missing_is_asked_for_with_the_text_to_add(folder: Path) 
         ("{path: m.onnx, dims: {width: 8}}", "no dynamic dimension 'width'", "there are: x[0], x[2], x[3]"),
         ("{path: m.onnx, inputs: {y: [1]}}", "no input 'y'", "its inputs: x"),
         ("{path: m.onnx, inputs: {x: [1, 4, 8, 8]}}", "its axis 1 is 3, not 4", ""),
-        ("{path: m.onnx, inputs: {x: 'float32[1, 3, 8, 8]'}}", "states the types", "give the shape alone"),
+        ("{path: m.onnx, inputs: {x: 'float32[1, 3, 8, 8]'}}", "states the types", "give only the shape"),
         (
             "{path: m.onnx, inputs: {x: [1, 3, 8, 8]}, batch: [4]}",
             "the batch says 4",
@@ -95,7 +95,7 @@ def test_what_only_a_device_can_look_into_is_given_its_sizes_itself(folder: Path
     units, seen = "CPU (ONNX), CPU (Torch)", "{path: m.onnx, dims: {'x[2]': 8}}\n - "
     looked_at(folder, seen + far("{s77: 9}"), units=units, measure="{dims: {'x[3]': 8}}")
     error = refused(folder, seen + far("{}"), units=units, measure="{dims: {'x[3]': 8, s77: 9}}")
-    assert error.detail == "measure.dims: no model that can be looked into here has a dynamic dimension 's77'"
+    assert error.detail == "measure.dims: no model that can be inspected here has a dynamic dimension 's77'"
     assert error.hint == "write it under each model that has it: dims: {'s77': 9}"
     looked_at(folder, far("{}"), units="CPU (Torch)", measure="{dims: {s77: 9}}")
 

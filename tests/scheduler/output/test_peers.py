@@ -103,7 +103,7 @@ async def test_a_stranger_that_claims_an_own_device_is_named_and_shares_nothing(
     assert f"sark-node trust {clone.advert.peer} --same-device-as {own.advert.peer}" in other.clash
     assert peer_remarks([one, other]) == [other.clash]
     (line,) = peer_remarks([one, other, replace(other, advert=seen("third", "d-1").advert)])
-    assert line.startswith("2 workers of strangers claim device ids of others")
+    assert line.startswith("2 strangers' workers claim device ids of others")
 
 
 def test_at_80_columns_a_direct_way_stands_on_one_line_beside_a_long_name() -> None:

@@ -129,11 +129,15 @@ def test_a_campaign_with_them_is_read_from_its_text_again() -> None:
         ("models: [a]\nmeasure: {batch: [8, 8]}\n", "batch 8 is listed twice", "remove one"),
         ("models: [{path: a, batch: [8, 8]}]\n", "batch 8 is listed twice", "remove one"),
         ("models: [{variants: {a: x}}]\n", "a model with variants needs a name", "add name:"),
-        ("models: [{name: m, path: x, variants: {a: x}}]\n", "path does not go with variants", "its own"),
+        (
+            "models: [{name: m, path: x, variants: {a: x}}]\n",
+            "path cannot be combined with variants",
+            "its own",
+        ),
         ("models: [{name: m, variants: {a: {sha256: x}}}]\n", "models 1.variants.a.sha256 must be", ""),
         ("models: [{name: m, variants: {a: {pth: x}}}]\n", "unknown key 'pth'", "did you mean 'path'?"),
         ("models: [{name: m, variants: {a: {}}}]\n", "a model needs a path", "add path:"),
-        ("models: [{name: m, variants: {'a b': x}}]\n", "models 1.variants.a b must be of another form", ""),
+        ("models: [{name: m, variants: {'a b': x}}]\n", "models 1.variants.a b must be in another form", ""),
         (
             "models: [{name: m, variants: {a: x}}, {name: m a, path: y}]\n",
             "two models are called 'm a'",
@@ -150,7 +154,7 @@ def test_an_error_is_one_line(text: str, what: str, hint: str) -> None:
 
 def test_a_server_takes_no_batch() -> None:
     text = "campaign: t\nunits: [API (OpenAI)]\nmodels: [w.yaml]\nmeasure: {batch: [8]}\n"
-    with pytest.raises(CampaignError, match="batch is not for API"):
+    with pytest.raises(CampaignError, match="batch cannot be used with API"):
         parse_campaign(text.encode(), "c.yaml")
 
 

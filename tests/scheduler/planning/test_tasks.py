@@ -337,10 +337,14 @@ def test_too_few_devices_leave_a_replica_that_waits_for_another_one_and_says_so(
     result = tasks(plan, [device("a"), device("b")])
     late = device("late")
     assert admitted(result, [device("a"), device("b"), late]) == [{"a"}, {"b"}, {"late"}]
-    assert [task.note for task in result] == ["", "", "3 devices of one class are needed, 2 are there"]
+    assert [task.note for task in result] == [
+        "",
+        "",
+        "3 devices of one class are needed, but only 2 are there",
+    ]
     none = tasks(plan, [device("g", units=("GPU (ONNX)",))])
     assert [task.replica for task in none] == [1, 2, 3]
-    assert {task.note for task in none} == {"3 devices of one class are needed, none is there"}
+    assert {task.note for task in none} == {"3 devices of one class are needed, but none is there"}
 
 
 def test_a_class_whose_facts_are_not_known_is_named_device_by_device() -> None:

@@ -35,4 +35,4 @@ def test_no_device_is_left_out_of_models_that_share_a_unit() -> None:
 def test_many_are_counted() -> None:
     plan = campaign("a.onnx", ONNX, OPENVINO)
     lines = left_out(cells(plan), [device(f"d{n}", OPENVINO) for n in range(10)])
-    assert (len(lines), lines[-1]) == (9, "2 more that lack the second unit")
+    assert (len(lines), lines[-1]) == (9, "2 more devices lack the second unit")

@@ -231,7 +231,7 @@ def test_replicas_that_lack_a_device_are_not_covered_and_say_so() -> None:
     assert (whole.covered, whole.cells[0].tasks) == (2, 2)
     missing = planned([device("one")], text=text)
     assert missing.covered == 0
-    assert missing.cells[0].why.startswith("2 devices of one class are needed, 1 is there\n")
+    assert missing.cells[0].why.startswith("2 devices of one class are needed, but only 1 is there\n")
 
 
 def test_the_hash_is_over_the_substance_and_not_over_the_load() -> None:

@@ -145,7 +145,7 @@ def test_a_queued_lease_shows_its_position_its_expected_start_and_what_decides(
     (story,) = report_of(store, clock).stories
     assert story.head == "Task 1 waits in a queue, for 2:10"
     assert story.why[0] == "at mini-7: queued 3rd, starts in ~40 s"
-    assert story.why[1] == "its priority counts as 50, 2 higher by waiting"
+    assert story.why[1] == "its priority counts as 50 plus 2 for waiting"
     assert "or less where a ticket permits less" in report_of(store, clock).remarks[0], "nobody said"
     assert story.tried == ("attempt 1: mini-7 has it in its queue (2:10)",)
 
@@ -160,9 +160,9 @@ def test_a_ticket_that_caps_priorities_is_not_promised_more(store: Store, clock:
     begin(store, 1, queued=True)
     clock.now += 130
     capped = report_of(store, clock, seen=answering(most=20))
-    assert capped.stories[0].why[1] == "its priority counts as 20, 2 higher by waiting"
+    assert capped.stories[0].why[1] == "its priority counts as 20 plus 2 for waiting"
     assert capped.remarks[0].startswith(
-        "Priority 80, which counts as 20 at mini-7, its ticket's most: higher"
+        "Priority 80, which counts as 20 at mini-7, the most that its ticket permits: higher"
     )
     assert "Runs of priority 10 or less give way" in capped.remarks[0]
     free = report_of(store, clock, seen=answering())
@@ -177,10 +177,10 @@ def test_a_device_that_does_not_answer_is_not_said_to_be_there(store: Store, clo
     seen = LiveFacts(SwarmVisit((one, two), {one.peer: lost}))
     assert report_of(store, clock, seen=seen).stories[0].why == (
         "there now and fit: two",
-        "fits, and does not answer: one",
+        "fits but does not answer: one",
     )
     alone = LiveFacts(SwarmVisit((one,), {one.peer: lost}))
-    assert report_of(store, clock, seen=alone).stories[0].why == ("fits, and does not answer: one",)
+    assert report_of(store, clock, seen=alone).stories[0].why == ("fits but does not answer: one",)
 
 
 def test_queued_leases_are_shown_together_with_the_position_of_each(store: Store, clock: Clock) -> None:
@@ -197,7 +197,7 @@ def test_devices_that_fit_say_how_much_of_ours_they_have(store: Store, clock: Cl
     submit(store, [a_task(1)])
     live_facts = LiveFacts(SwarmVisit((advert("one"), advert("two")), {}), busy={"one": 3})
     assert report_of(store, clock, seen=live_facts).stories[0].why == (
-        "there now and fit: one (has 3 tasks of yours: no more are queued there at a time), two",
+        "there now and fit: one (has 3 tasks of yours: no more are queued there at once), two",
     )
 
 
@@ -259,7 +259,8 @@ def test_attempts_are_listed_one_by_one_for_a_task_and_counted_for_many(store: S
         "attempt 2: old-pi refused it: not-allowed: not you (0:00)",
     )
     assert any(
-        line.startswith("tried 1 of 5 times; elsewhere at once, again where it failed") for line in alone.why
+        line.startswith("tried 1 of 5 times; may start elsewhere at once, and where it failed")
+        for line in alone.why
     )
 
 
@@ -304,7 +305,7 @@ def test_a_run_says_where_it_is_and_that_it_preemption_line(store: Store, clock:
         "preempted by a higher priority, 1 of at most 2 times",
     )
     assert story.tried[0].startswith("attempt 1: mini-7 was preempted")
-    assert preemption_line(2).endswith(": it does not again")
+    assert preemption_line(2).endswith(": it will not be preempted again")
 
 
 def test_workers_set_aside_are_shown_with_the_reason_and_until_when(store: Store, clock: Clock) -> None:
@@ -343,12 +344,12 @@ def test_a_campaign_over_devices_without_tasks_says_what_it_looks_for(store: Sto
     submit(store, None)
     need = Requirement(clauses=(parse_clause("ram >= 1 TiB"),))
     result = report_of(store, clock, unplanned=[need])
-    assert result.remarks[0].startswith("Its tasks follow from the devices that fit")
+    assert result.remarks[0].startswith("The tasks depend on the devices that fit")
     assert result.remarks[1] == "0 of 1 device fit"
 
 
 def test_a_replica_that_lacks_a_device_says_so(store: Store, clock: Clock) -> None:
-    note = "2 devices of one class are needed, 1 is there"
+    note = "2 devices of one class are needed, but only 1 is there"
     submit(store, [a_task(1, "units has CPU (ONNX)", "device != d-one", note=note)])
     assert report_of(store, clock).stories[0].why[0] == note
 
@@ -399,7 +400,7 @@ def test_the_command_tells_a_campaign_a_task_and_what_is_not_there(
 def test_a_replica_without_a_device_of_its_own_is_explained_without_our_own_clauses(
     store: Store, clock: Clock
 ) -> None:
-    note = "2 devices of one class are needed, 1 is there"
+    note = "2 devices of one class are needed, but only 1 is there"
     apart = Requirement(clauses=(parse_clause("device != d-1"), parse_clause("ram >= 900 TiB")))
     submit(store, [a_task(1).model_copy(update={"replica": 2, "note": note, "requirement": apart})])
     (story,) = report_of(store, clock, seen=LiveFacts(SwarmVisit((advert("one"),), {}))).stories

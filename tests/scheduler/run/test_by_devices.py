@@ -91,7 +91,7 @@ def test_a_file_at_hugging_face_is_fetched_by_https() -> None:
     ],
 )
 def test_a_size_without_the_rest_is_refused_with_a_hint(data: bytes) -> None:
-    with pytest.raises(CampaignError, match="size goes with url") as error:
+    with pytest.raises(CampaignError, match="size requires url") as error:
         parse_campaign(data, "c.json")
     assert "remove size" in error.value.hint
 
@@ -125,16 +125,16 @@ def test_submitting_it_fetches_and_copies_nothing(home: Home, file: Path) -> Non
     ("url", "shown", "hidden"),
     [
         (URL, "each device fetches it from its URL", "yours"),
-        ("http://nas:8080/m.onnx", "each device of yours, and no other", "nas"),
-        ("https://nas.lan/m.onnx", "each device of yours, and no other", "8080"),
+        ("http://nas:8080/m.onnx", "each of your own devices, and no other", "nas"),
+        ("https://nas.lan/m.onnx", "each of your own devices, and no other", "8080"),
         (f"{URL}?key=s3cret", "each device fetches it from its URL", "s3cret"),
     ],
 )
 def test_what_cannot_be_known_here_is_noted(url: str, shown: str, hidden: str) -> None:
     (note,) = model_notes(parse_campaign(text(url=url, size=SIZE), "c.json"))
-    assert "model 'm.onnx' is not looked at here" in note
+    assert "model 'm.onnx' is not checked here" in note
     assert shown in note
-    assert "Only there it shows whether it is a model, and whether sha256 and size are right" in note
+    assert "Only there does it turn out whether it is a model, and whether sha256 and size are right" in note
     assert hidden not in note
     assert model_notes(parse_campaign(text(url=url), "c.json")) == ()
 

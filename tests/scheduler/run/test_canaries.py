@@ -84,7 +84,7 @@ async def test_a_result_waits_for_its_turn_only_so_long(autojump_clock: trio.tes
     canaries = Canaries(right(2), Path("/spool"), lambda below: 1)
     await canaries._turns.acquire_on_behalf_of("another")
     began = trio.current_time()
-    assert "too many others" in (await canaries.check(TASK, record())).text
+    assert "too many other inferences" in (await canaries.check(TASK, record())).text
     assert trio.current_time() - began == WAIT_S
 
 

@@ -241,7 +241,7 @@ def test_a_bomb_of_zeros_is_refused_by_its_first_bytes(tmp_path: Path) -> None:
 def test_an_export_in_the_former_format_is_called_that(tmp_path: Path) -> None:
     file = tmp_path / "old.jsonl.gz"
     file.write_bytes(gzip.compress(b'{"format": "sark store archive 1"}\n'))
-    with pytest.raises(CampaignError, match="former format"), open_copy(file, tmp_path):
+    with pytest.raises(CampaignError, match="older format"), open_copy(file, tmp_path):
         pass
 
 

@@ -106,6 +106,6 @@ def test_a_name_can_be_changed_a_no_is_remembered_and_a_yes_undoes_it(home: Home
     (line,) = read_listed(home).trusted
     assert (line.name, line.since) == ("two", NOW)
     assert read_listed(home).declined == ()
-    with pytest.raises(SettingsError, match="is no peer id"):
+    with pytest.raises(SettingsError, match="is not a peer id"):
         trust_peer(home, "laptop-7", "", now=NOW)
     assert listed_file(home).stat().st_mode & 0o777 == 0o600

@@ -131,13 +131,13 @@ def folder_of_ours(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("model", "word"),
     [
-        ("/etc/hostname", "not to be named"),
-        ("m.onnx", "not to be named"),
-        ("file:///etc/hostname", "not to be named"),
-        ({"path": "../../keys/scheduler.key"}, "not to be named"),
-        ({"name": "x", "path": "/etc/hostname", "sha256": "ab" * 32}, "not to be named"),
-        ("sha256:" + "ef" * 32, "was sent here"),
-        ("sha256:../../keys/scheduler.key", "was sent here"),
+        ("/etc/hostname", "cannot name files on the server"),
+        ("m.onnx", "cannot name files on the server"),
+        ("file:///etc/hostname", "cannot name files on the server"),
+        ({"path": "../../keys/scheduler.key"}, "cannot name files on the server"),
+        ({"name": "x", "path": "/etc/hostname", "sha256": "ab" * 32}, "cannot name files on the server"),
+        ("sha256:" + "ef" * 32, "was uploaded here"),
+        ("sha256:../../keys/scheduler.key", "was uploaded here"),
         ("http://127.0.0.1:1/x.onnx", "fetched"),
         ("https://169.254.169.254/latest/x.onnx", "169.254"),
         ({"package": "magika", "path": "../../../etc/hostname"}, "leaves the package"),
@@ -390,4 +390,4 @@ async def test_this_machine_writes_no_results_where_somebody_over_http_says(
 ) -> None:
     answer = await client.post(CAMPAIGNS, json=NAMED | {"results": "s3://bucket/prefix"})
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
-    assert "results: a URL is not set over HTTP" in answer.json()["detail"]
+    assert "results: a URL cannot be set over HTTP" in answer.json()["detail"]
