@@ -34,10 +34,10 @@ def calibrate(
     ctx: typer.Context,
     ticket: Annotated[str | None, typer.Argument(hidden=True)] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Measure whole curves: half a minute instead of seconds.")
+        bool, typer.Option("--full", help="Measure complete curves; takes half a minute instead of seconds.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Calibrate once more even if nothing has changed.")
+        bool, typer.Option("--force", help="Calibrate again even if nothing has changed.")
     ] = False,
     wait: Annotated[
         str | None,

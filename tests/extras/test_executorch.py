@@ -184,7 +184,7 @@ def test_tokens_are_found_by_their_names_and_plain_values_are_those_of_the_expor
     events = run(programs["ids"], zygote)
     described = one(events, ModelDescription)
     assert described.dtypes == {"input_ids": "int64", "attention_mask": "float"}
-    assert "inputs that are plain values are those of the export: scale = 2.0" in described.notes
+    assert "inputs that are plain values keep the values of the export: scale = 2.0" in described.notes
     assert set(described.providers) == {"XNNPACK", "ExecuTorch kernels"}
 
 

@@ -248,7 +248,7 @@ def test_inputs_are_read_from_the_specification() -> None:
     ],
 )
 def test_inputs_that_cannot_be_made_are_refused_by_name(held: Either) -> None:
-    with pytest.raises(Unfit, match=r"input 'odd' .* cannot be made up"):
+    with pytest.raises(Unfit, match=r"input 'odd' .* cannot be generated"):
         inputs_of(spec(odd=held))
 
 

@@ -96,7 +96,7 @@ def test_there_is_nothing_to_compare_with_unless_outputs_depend_on_what_memory_h
     checked = one(smaller, CheckReport)
     assert checked.agrees is False
     assert "depend on what memory held before" in checked.note
-    assert "x 2×4 and does not tell which axes are open" in checked.note
+    assert "x 2×4 and does not say which axes are open" in checked.note
     assert one(run(open_, DoubledLibrary(fixed=8)), CheckReport).agrees is None
 
 
@@ -155,7 +155,7 @@ def test_sizes_that_the_program_cannot_have_are_refused_before_it_is_loaded(save
         ({"call": MadeCall((0, 2), backend="OpenvinoBackend")}, r"leaves parts of it to OpenvinoBackend"),
         ({"call": MadeCall((0, 2), "mine::op")}, r"operators that this runtime lacks: mine::op\.out; export"),
         ({"external": "net.weight"}, r"'net\.weight' are in another file \(\.ptd\): export"),
-        ({"type": 8}, r"input 'x' is of ExecuTorch's type 8, which cannot be made up"),
+        ({"type": 8}, r"input 'x' is of ExecuTorch's type 8, which cannot be generated"),
     ],
 )
 def test_what_this_runtime_cannot_run_is_refused_with_what_to_do(saved: Any, changes: Any, told: str) -> None:

@@ -161,4 +161,4 @@ def test_both_parts_of_complex_numbers_count() -> None:
 def test_an_infinity_the_other_way_is_another_answer() -> None:
     up, down = np.array([1, np.inf], np.float32), np.array([1, -np.inf], np.float32)
     assert compare("y", up, up).agrees
-    assert compare("y", up, down).note == "output 'y' is infinite the other way than the reference"
+    assert compare("y", up, down).note == "output 'y' is infinite with the opposite sign to the reference"

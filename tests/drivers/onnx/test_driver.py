@@ -130,7 +130,7 @@ def test_memory_that_only_failed_integers_took_is_in_no_figure(zygote: Zygote, m
     model = models.put("guesses", nodes, [value("n", INT64, [1])], [value("y", FLOAT, None)], each, table)
     seed = next(seed for seed in range(100) if make(Input("n", "int64", (1,)), (1,), seed, 100)[0] > 80)
     row = run(zygote, model, seed=seed)
-    assert "made integers are below 10" in row.described.notes
+    assert "generated integers are below 10" in row.described.notes
     (load,) = row.loads
     assert load.baseline_bytes is not None
     assert row.measured.peak_bytes is not None
@@ -454,7 +454,7 @@ def test_a_folder_with_a_link_or_without_a_model_is_refused(
 ) -> None:
     folder = folder_model(models, tmp_path / "folder")
     (folder / "more.bin").symlink_to("/etc/passwd")
-    with pytest.raises(Unfit, match=r"holds 'more\.bin', which is no plain file"):
+    with pytest.raises(Unfit, match=r"holds 'more\.bin', which is not a regular file"):
         run(zygote, str(folder))
     (tmp_path / "empty").mkdir()
     with pytest.raises(Unfit, match=r"a folder with 0 \.onnx files"):

@@ -172,7 +172,7 @@ async def test_a_task_of_others_that_could_go_on_for_longer_than_the_owner_lets_
     assert refused.reason is Reason.DOES_NOT_FIT
     assert refused.unmet == (
         (
-            "the task's limits (fetch, loads, run) come to 20 min 1 s;"
+            "the task's limits (fetch, loads, run) add up to 20 min 1 s;"
             " this device's owner lets others have it for 20 min at a time"
         ),
     )

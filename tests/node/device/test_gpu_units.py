@@ -170,7 +170,7 @@ def test_each_gpu_is_tried_alone_and_is_offered_by_what_has_run_on_it() -> None:
 def test_a_library_that_cannot_be_held_to_one_gpu_is_not_offered_on_several() -> None:
     found = UnitsOnGpus(Probe(detail="Vulkan0: Small"), DeviceGpus(NVIDIA, choose("each", NVIDIA, {})))()
     assert [one.unit for one in found.units] == ["CPU (ONNX)", "CPU (Torch)"]
-    assert "GPU 1: GPU (ONNX) by Vulkan cannot be held to one GPU" in found.troubles
+    assert "GPU 1: GPU (ONNX) by Vulkan cannot be restricted to one GPU" in found.troubles
 
 
 @pytest.mark.parametrize(

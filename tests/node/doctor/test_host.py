@@ -153,7 +153,7 @@ def test_the_signs_are_read_from_the_system(tmp_path: Path) -> None:
     assert facts.others_share is None
     assert facts.free_disk is not None
     assert facts.timer_ns > 0
-    assert facts.calibration.missing == "this device, as it is now, is not calibrated yet"
+    assert facts.calibration.missing == "this device is not calibrated yet in its current state"
     assert len(waits) == 1
     assert clock_synchronised("darwin") is None
 

@@ -53,7 +53,7 @@ def test_of_two_pools_of_one_name_the_one_to_leave_is_named_by_its_id(tmp_path: 
     home, other = Home.at(tmp_path), Identity.from_seed("another pool")
     pool_changes(home, ticket(), ())
     pool_changes(home, ticket(pool=other), ())
-    with pytest.raises(SettingsError, match="means several pools"):
+    with pytest.raises(SettingsError, match="matches several pools"):
         pool_changes(home, None, ("lab",))
     (left,) = pool_changes(home, None, (other.peer_id,))
     assert left.pool == POOL.peer_id

@@ -489,7 +489,7 @@ async def test_the_message_of_the_system_is_reported_and_nothing_around_it() -> 
         port = free.getsockname()[1]
     for url, result in (
         (f"http://127.0.0.1:{port}/m", f"http://127.0.0.1:{port}/m: Connection refused"),
-        ("http://nowhere.invalid/m", "nowhere.invalid cannot be looked up: "),
+        ("http://nowhere.invalid/m", "nowhere.invalid cannot be resolved: "),
     ):
         with pytest.raises(Unreachable) as caught:
             await download(url, FOR_OWNER, sink=bytearray().extend)

@@ -85,7 +85,7 @@ def test_nobody_publishes_for_another() -> None:
     holder = ShardStore()
     answers, reason = holder.store(0, IDS[1].peer_id, "", sign(IDS[0]), NODE)
     assert answers[0].verdict is StoreVerdict.REFUSED
-    assert reason == "nobody publishes for another node"
+    assert reason == "a node can publish only its own advert"
     assert peers(holder) == []
 
 
