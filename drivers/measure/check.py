@@ -188,7 +188,7 @@ def make_report(
     if not order.check:
         return CheckReport(None, digest(outputs), None, None, "not asked for")
     if unstable(outputs, repeat()):
-        note = "the model's outputs differ each time: nothing to compare with"
+        note = "the model answers differently each time: nothing to compare with"
         return CheckReport(None, digest(outputs), None, None, note)
     try:
         expected = reference()

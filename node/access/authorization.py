@@ -256,7 +256,7 @@ class Authorization:
         if tokens:
             return _no(_EXPIRED if all(now >= token.expires for token in tokens) else _REVOKED)
         return _no(
-            "this worker does not serve you; its owner can admit you: sark-node join --allow "
+            "this worker does not serve you; its owner can: sark-node join --allow "
             f"{peer}, or with a ticket of a pool that you are in"
         )
 

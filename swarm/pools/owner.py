@@ -205,7 +205,7 @@ class OwnPool:
             if peer in ticket.used:
                 return False
             if len(ticket.used) >= ticket.uses:
-                raise NotPermitted(f"this ticket is used up: it could be used {ticket.uses} times")
+                raise NotPermitted(f"this ticket is used up (allowed uses: {ticket.uses})")
             self._replace(ticket.model_copy(update={"used": (*ticket.used, peer)}), now)
             return True
 

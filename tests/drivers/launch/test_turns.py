@@ -265,7 +265,7 @@ def test_a_turn_has_a_deadline_far_before_that_of_the_run() -> None:
     [
         (lambda _: packed(TurnReport(10**12, None)), "a block of 1e\\+06 ms in a turn"),
         (lambda _: packed(MEASURED, TurnReport(1, None)), "a turn that it was not granted"),
-        (lambda _: packed(LOADED[1]), "one ReadyReport too many"),
+        (lambda _: packed(LOADED[1]), "an unexpected ReadyReport"),
         (lambda _: iter([b"\x01"]), "is not an event"),
         (lambda _: iter([pack_failure(Unfit("no"))[HEADER_BYTES:]]), "no"),
         (die, "killed by SIGKILL"),

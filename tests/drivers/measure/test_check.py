@@ -82,7 +82,7 @@ def test_nothing_but_values_that_are_no_numbers_fails_also_where_the_reference_h
     nonsense = np.full(4, broken, np.float32)
     result = check({"y": nonsense}, {"y": nonsense})
     assert result.agrees is False
-    assert "nothing but NaN or infinite" in result.note
+    assert "contains only NaN or infinite" in result.note
     assert not unstable({"y": nonsense}, {"y": nonsense.copy()})
 
 

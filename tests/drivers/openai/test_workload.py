@@ -116,7 +116,7 @@ def test_an_order_that_asks_what_an_api_has_not_is_unfit() -> None:
     ):
         with pytest.raises(Unfit, match=why):
             check(Workload(), order)
-    with pytest.raises(Unfit, match="more than 64 MiB"):
+    with pytest.raises(Unfit, match="exceed 64 MiB"):
         check(Workload(prompts=Synthetic(tokens=32_000), max_tokens=1), WorkOrder("m", "u", runs=5000))
     check(Workload(), WorkOrder("m", "u"))
     assert requests_of(Workload(requests=3), 100, 8) == 3

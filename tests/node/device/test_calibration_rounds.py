@@ -86,7 +86,7 @@ async def test_a_device_is_calibrated_once_and_again_when_asked_or_changed(tmp_p
     assert await go(device()) == first
     assert lines == []
     assert (await go(device(), force=True)).rounds == 2
-    assert "one more round" in lines[0]
+    assert "another round" in lines[0]
     assert (await go(device(), full=True)).full
     assert (await go(device(), force=True)).full, "quick curves would not join the full ones"
     await go(device(soc="Xeon"))

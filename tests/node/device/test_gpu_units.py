@@ -206,7 +206,7 @@ def test_more_units_than_an_advert_holds_are_told_and_those_that_it_has_fit(tmp_
     found = tuple(UnitInfo(numbered(unit, gpu), "x", "r" * 60) for gpu in range(8) for unit in SAMPLED_UNITS)
     profile = probe_device(tmp_path, lambda: ProbedUnits(found, ()))
     assert len(profile.units) == MAX_UNITS
-    assert "an advert has room for 12 units: 36 are not in it, GPU 2 (ONNX) first" in profile.notes
+    assert "an advert holds at most 12 units: 36 are left out, the first is GPU 2 (ONNX)" in profile.notes
     wide = replace(profile, units=tuple(UnitOffer(unit=f"{i:x<90}", runtime="r") for i in range(12)))
     advert = build_advert(wide, PEER, labels={"site": "lab"})
     assert len(advert_body(advert)) <= MAX_ADVERT
@@ -249,7 +249,7 @@ def test_a_run_on_a_chosen_gpu_sees_no_other() -> None:
     }
     assert [zygote.started for zygote in made.values()] == [True, False, False]
     assert launchers.zygote_of("GPU 0 (ONNX)") is made["GPU 0 (ONNX)"]
-    with pytest.raises(LocalProtocolError, match=r"a run on GPU 2 \(ONNX\) was let in"):
+    with pytest.raises(LocalProtocolError, match=r"a run on GPU 2 \(ONNX\) was admitted"):
         launchers.zygote_of("GPU 2 (ONNX)")
 
 

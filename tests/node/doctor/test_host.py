@@ -92,7 +92,7 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
         (replace(WELL, free_disk=1 << 20), "disk", CheckState.BAD, "1 MiB free"),
         (replace(WELL, clock_synchronised=False), "clock", CheckState.NOTE, "time server"),
         (replace(WELL, free_disk=5 << 30), "disk", CheckState.NOTE, "5 GiB free"),
-        (replace(WELL, hidden_meters=2), "energy", CheckState.NOTE, "only root may read it"),
+        (replace(WELL, hidden_meters=2), "energy", CheckState.NOTE, "only root can read it"),
         (replace(WELL, timer_ns=2000), "timer", CheckState.NOTE, "2000 ns"),
     ],
 )

@@ -85,7 +85,9 @@ def test_a_ticket_for_submitting_does_not_make_a_worker(tmp_path: Path) -> None:
 def test_strangers_are_served_in_the_full_sandbox_only_and_with_a_warning(tmp_path: Path) -> None:
     anyone = WorkerSettings(accept_anyone=True)
     for tier in (Tier.NONE, Tier.PARTIAL):
-        with pytest.raises(ResourceError, match=f"needs the full sandbox, and here it is {tier}: no seccomp"):
+        with pytest.raises(
+            ResourceError, match=f"needs the full sandbox, but the sandbox here is {tier}: no seccomp"
+        ):
             check_anyone(anyone, TierProbe(tier, ("no seccomp",)))
     full = TierProbe(Tier.FULL, ())
     assert check_anyone(anyone, full).startswith("WARNING")

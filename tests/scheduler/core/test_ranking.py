@@ -139,9 +139,7 @@ def test_what_owners_must_do_is_shown_once_with_the_id_they_must_allow() -> None
     workers = [view(1), view(2)]
     for worker in workers:
         worker.refused, worker.device = Reason.NOT_ALLOWED, "mini"
-        worker.why = (
-            "not-allowed: this worker does not serve you; its owner can admit you: sark-node join --allow me"
-        )
+        worker.why = "not-allowed: this worker does not serve you; its owner can: sark-node join --allow me"
     _, text = why_none(need(), [], workers, [], scheduler="me")
     assert text.count("--allow") == 1
     assert text.endswith("sark-node join --allow me")
