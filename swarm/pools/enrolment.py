@@ -300,5 +300,5 @@ def _revoke_ticket(pool: OwnPool, ticket: str, now: float, *, with_members: bool
     pool.change(lambda manifest: without(manifest, peers, now))
     pool.revoke_tickets(frozenset({ticket}), now)
     if with_members:
-        return (f"ticket {ticket} is revoked, and so are the {len(peers)} who joined with it",)
+        return (f"ticket {ticket} is revoked, and so is everyone who joined with it ({len(peers)})",)
     return (f"ticket {ticket} is revoked; those who joined with it stay members",)

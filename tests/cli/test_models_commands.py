@@ -12,7 +12,7 @@ from tests.cli.conftest import Typed
 
 
 def test_models_are_added_listed_pinned_and_removed(typed: Typed, tmp_path: Path) -> None:
-    assert "No model is kept here" in typed("models").out
+    assert "No models are stored here" in typed("models").out
     file = tmp_path / "mine.onnx"
     file.write_bytes(b"weights")
     sha = hashlib.sha256(b"weights").hexdigest()
