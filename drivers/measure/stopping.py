@@ -148,7 +148,9 @@ class LaunchPlanner:
         ):
             raise Unfit("launches can be spread over time only when one model is measured by launches")
         if len(self.order.beside_units) not in {0, len(self.order.beside)}:
-            raise Unfit(f"{len(self.order.beside_units)} units for {len(self.order.beside)} models beside")
+            raise Unfit(
+                f"beside_units has {len(self.order.beside_units)} units, but beside has {len(self.order.beside)} models"
+            )
 
     def measured(self, samples_ns: Sequence[int]) -> None:
         """Take the samples of the latest launch."""

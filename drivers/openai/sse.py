@@ -225,7 +225,7 @@ class ResponseParser:
         document = _object(bytes(self.body), "the response")
         self.body.clear()
         if self._stream:
-            raise BrokenResponse("the response came in one piece although a stream was asked for")
+            raise BrokenResponse("the response came in one piece although a stream was requested")
         self._read_usage(document)
         choices = _choices(document)[:1]
         text = "".join(map(text_of, choices))

@@ -204,7 +204,7 @@ class OpenVinoModel(LocalModel):
         if self.order.unit != CPU:
             notes.append("threads: the device's plug-in has no such setting")
         elif self.threads != self._asked_threads:
-            notes.append(f"threads: {self._asked_threads} asked for, OpenVINO uses {self.threads}")
+            notes.append(f"threads: {self._asked_threads} requested; OpenVINO uses {self.threads}")
         notes += [precision_note(self._precision), "OpenVINO's hint LATENCY, one stream, nothing cached"]
         if self._property("ENABLE_CPU_PINNING") == "True":
             notes.append("OpenVINO binds its threads to processors")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from node.store.model_files import ModelFile
 
 PANEL = "This device"
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:

@@ -191,7 +191,7 @@ _INSIDE: Final = {
     "reserved": "192.0.0.0/24 192.31.196.0/24 192.52.193.0/24 192.175.48.0/24 240.0.0.0/4 2620:4f:8000::/48",
     "for documentation": "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20",
     "a way to translated addresses": "192.88.99.0/24",
-    "for benchmarks of networks": "198.18.0.0/15",
+    "for network benchmarks": "198.18.0.0/15",
     "multicast": "224.0.0.0/4 ff00::/8",
     "this machine itself, or an IPv4 address in IPv6": "::/96",
     "an IPv4 address in IPv6": "::ffff:0:0/96",

@@ -112,7 +112,7 @@ def without(manifest: PoolManifest, peers: Collection[str], now: float) -> PoolM
     if len(after.revoked) > MAX_REVOKED:
         raise NotPermitted(
             f"pool {manifest.name} has revoked {MAX_REVOKED} peers in the last month, the most that are possible",
-            hint="make a new pool, and invite those who may stay: sark-node pool create NAME",
+            hint="create a new pool, and invite the members that may stay: sark-node pool create NAME",
         )
     return after
 
@@ -130,7 +130,7 @@ def caught_up(manifest: PoolManifest, newer: PoolManifest, now: float) -> PoolMa
     if len(manifest_body(merged)) > MAX_MANIFEST:
         raise NotPermitted(
             f"pool {manifest.name} was restored from a copy and has revoked more peers than one manifest can hold",
-            hint="make a new pool, and invite those who may stay: sark-node pool create NAME",
+            hint="create a new pool, and invite the members that may stay: sark-node pool create NAME",
         )
     return merged
 

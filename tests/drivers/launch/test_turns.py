@@ -153,7 +153,7 @@ def test_models_with_inputs_of_other_shapes_do_not_compare(zygote: Zygote, model
 
 
 def test_units_without_their_models_are_refused(stage: Zygote, script: Script) -> None:
-    with pytest.raises(Unfit, match="2 units for 1 models beside"):
+    with pytest.raises(Unfit, match="beside_units has 2 units, but beside has 1 models"):
         list(
             Launch(
                 WorkOrder(script(), FAKE, beside=(script(),), beside_units=(FAKE,) * 2), QUICK, stage

@@ -200,7 +200,7 @@ def test_requests_that_fail_are_counted_apart_and_made_up_for(run: Run) -> None:
         ("long-line", Crashed, "longer than"),
         ("endless", Crashed, "more text than 4 tokens can hold"),
         ("no-text", Crashed, "the server sent no text"),
-        ("one-piece", Crashed, "in one piece although a stream was asked for"),
+        ("one-piece", Crashed, "in one piece although a stream was requested"),
         ("no-http", Crashed, "this is not HTTP"),
         ("big-head", Crashed, "not HTTP/1.1: Receive buffer too long"),
         ("silent", Crashed, r"no whole response within 0\.3 s"),
