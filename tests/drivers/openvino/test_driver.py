@@ -138,7 +138,7 @@ def test_the_type_in_which_it_computes_is_told_and_float32_can_be_asked_for(onnx
 def test_threads_are_those_that_openvino_uses(onnx: str) -> None:
     described = one(run(CoreDouble(threads=7), onnx), ModelDescription)
     assert described.threads == 7
-    assert "threads: 1 asked for, OpenVINO uses 7" in described.notes
+    assert "threads: 1 requested; OpenVINO uses 7" in described.notes
 
 
 def test_a_gpu_runs_what_it_is_given_and_a_model_elsewhere_is_no_result(onnx: str) -> None:
