@@ -27,7 +27,5 @@ def report_answers(answers: Iterable[Values]) -> AnswersReport:
     """All answers in one report, or the reason if they are too large for a record."""
     packed = pack_examples(answers)
     if len(packed) > MAX_ANSWER_BYTES:
-        return AnswersReport(
-            why=f"the answers with their names come to more than {MAX_ANSWER_BYTES // MIB} MiB"
-        )
+        return AnswersReport(why=f"the answers with their names exceed {MAX_ANSWER_BYTES // MIB} MiB")
     return AnswersReport(b64encode(packed).decode())

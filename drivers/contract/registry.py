@@ -49,7 +49,7 @@ def all_ours() -> bool:
 def load(name: str, simulate: bool = False) -> Driver:
     """Import and instantiate one driver. Raises `Unfit` if it is missing, broken, or hidden."""
     if name in SIMULATED and not simulate:
-        raise Unfit(f"driver {name!r} invents its figures: it runs only where simulation is switched on")
+        raise Unfit(f"driver {name!r} invents its figures: it runs only where simulation is enabled")
     point = next((point for point in installed() if point.name == name), None)
     if point is None:
         raise Unfit(f"no driver {name!r} is installed (there are: {', '.join(names(simulate)) or 'none'})")

@@ -41,7 +41,7 @@ def clip(values: Array, low: float, high: float) -> Array:
 def transpose(values: Array, order: Sequence[int]) -> Array:
     """Reorder the axes: [0, 3, 1, 2] puts the last one, such as an image's channels, second."""
     if sorted(order) != list(range(values.ndim)):
-        raise Unfit(f"transpose: the order {list(order)} is not one of {values.ndim} axes")
+        raise Unfit(f"transpose: the order {list(order)} is not a permutation of {values.ndim} axes")
     return np.ascontiguousarray(values.transpose(order))
 
 
@@ -73,7 +73,7 @@ def top_k(values: Array, k: int, axis: int) -> Array:
     """Indices of the `k` largest values along an axis, the largest first."""
     length = values.shape[_checked_axis(axis, values, "top_k")]
     if k > length:
-        raise Unfit(f"top_k: {k} of {length} values along axis {axis}")
+        raise Unfit(f"top_k: k is {k}, but there are only {length} values along axis {axis}")
     return np.flip(
         np.take(np.argsort(values, axis=axis, kind="stable"), range(length - k, length), axis), axis
     )
@@ -87,7 +87,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Array]]] = {
 
 def _float(values: Array) -> Array:
     if values.dtype.kind not in "fiub":
-        raise Unfit(f"steps compute with real numbers; this is {values.dtype}")
+        raise Unfit(f"steps compute with real numbers, not with {values.dtype}")
     return values if values.dtype.kind == "f" else values.astype(np.float32)
 
 
@@ -102,7 +102,7 @@ def _along(entries: float | Sequence[float], values: Array, axis: int, what: str
         return np.asarray(entries, values.dtype)
     if len(entries) != values.shape[_checked_axis(axis, values, "normalise")]:
         raise Unfit(
-            f"normalise: {len(entries)} entries in {what} for {values.shape[axis]} places along axis {axis}"
+            f"normalise: {what} has {len(entries)} entries, but axis {axis} has {values.shape[axis]} places"
         )
     shape = [1] * values.ndim
     shape[axis] = len(entries)
@@ -138,7 +138,7 @@ def raw_shape(shape: Sequence[int], steps: Sequence[Step]) -> tuple[int, ...]:
         if step["step"] == "transpose":
             order = step["options"]["order"]
             if sorted(order) != list(range(len(shape))):
-                raise Unfit(f"transpose: the order {list(order)} is not one of {len(shape)} axes")
+                raise Unfit(f"transpose: the order {list(order)} is not a permutation of {len(shape)} axes")
             shape = [shape[order.index(axis)] for axis in range(len(shape))]
     return tuple(shape)
 

@@ -82,7 +82,7 @@ class CoreMLModel(LocalModel):
         return RanOn(unit, (self._unit.name,), (verdict(unit, plan_of(self._ct, self._model, unit)),))
 
     def notes(self, prepared: Prepared) -> list[str]:
-        notes = ["a load includes what CoreML compiles"]
+        notes = ["each load includes CoreML's compilation"]
         if self.order.threads is not None:
             notes.append("threads: CoreML chooses their number; the setting has no effect")
         return notes

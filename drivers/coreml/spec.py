@@ -56,7 +56,7 @@ def refuse_custom(spec: Any) -> None:
     """Refuse custom models and layers, whose code belongs to an application. Raises `Unfit`."""
     kind = spec.WhichOneof("Type")
     if kind == "customModel":
-        raise Unfit("the model is a custom one, with code in some application: it cannot be run here")
+        raise Unfit("the model is a custom model whose code is in an application: it cannot run here")
     network = (
         getattr(spec, kind, None) if isinstance(kind, str) and kind.startswith("neuralNetwork") else None
     )
@@ -84,14 +84,14 @@ def _input(described: Any) -> Input:
         image = described.type.imageType
         channels = CHANNELS.get(image.colorSpace)
         if channels is None or image.colorSpace == 40:
-            raise Unfit(f"input {described.name!r} is an image in a colour space that cannot be made up")
+            raise Unfit(f"input {described.name!r} is an image in a colour space that cannot be generated")
         return Input(described.name, "uint8", (int(image.height), int(image.width), channels))
     if kind != "multiArrayType":
-        raise Unfit(f"input {described.name!r} is a {kind}, which cannot be made up")
+        raise Unfit(f"input {described.name!r} is a {kind}, which cannot be generated")
     array = described.type.multiArrayType
     if array.dataType not in ARRAYS:
         raise Unfit(
-            f"input {described.name!r} is of an element type that cannot be made up ({array.dataType})"
+            f"input {described.name!r} is of an element type that cannot be generated ({array.dataType})"
         )
     return Input(described.name, ARRAYS[array.dataType], _shape(array))
 

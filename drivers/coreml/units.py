@@ -49,7 +49,7 @@ def require_macos(platform: str, unit: str) -> None:
     by_name(unit)
     if platform != "darwin":
         raise WrongUnit(
-            f"{unit}: CoreML runs on macOS alone, this is {platform}; export the model to ONNX for this device"
+            f"{unit}: CoreML runs only on macOS, and this is {platform}; export the model to ONNX for this device"
         )
 
 
@@ -78,7 +78,5 @@ def verdict(unit: str, counts: Counter[str]) -> str:
         return f"CoreML does not report where operators run; {by_name(unit).compute_unit} was asked for"
     if not counts[unit]:
         elsewhere = ", ".join(f"{count} on {where}" for where, count in counts.most_common())
-        raise WrongUnit(
-            f"asked for {unit}, but by CoreML's plan none of the operators runs there: {elsewhere}"
-        )
-    return f"by CoreML's plan {counts[unit]} of {total} operators run on {unit}"
+        raise WrongUnit(f"asked for {unit}, but in CoreML's plan no operator runs there: {elsewhere}")
+    return f"in CoreML's plan {counts[unit]} of {total} operators run on {unit}"

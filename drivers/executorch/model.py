@@ -30,7 +30,7 @@ from protocol.formats.model_files import ModelFormat, read_format
 
 ERRORS: Final[Mapping[int, str]] = {
     0x01: "an internal error",
-    0x02: "a state in which this cannot be done",
+    0x02: "a state in which this is not possible",
     0x10: "not supported",
     0x11: "not implemented",
     0x12: "an invalid argument",
@@ -42,7 +42,7 @@ ERRORS: Final[Mapping[int, str]] = {
     0x23: "the program is broken",
     0x24: "external data are missing or broken",
     0x25: "too few resources",
-    0x30: "a part is in a form that its backend does not take",
+    0x30: "a part has a form that its backend does not accept",
     0x31: "no memory for a backend",
     0x32: "a part is broken",
 }
@@ -61,7 +61,7 @@ class ExecuTorchModel(LocalModel):
         with broken_is_unfit():
             kind = read_format(Path(order.model))
             if kind is not ModelFormat.EXECUTORCH:
-                raise Unfit(f"ExecuTorch runs .pte programs; this is none ({kind})")
+                raise Unfit(f"ExecuTorch runs .pte programs; this is not one ({kind})")
             self._plan = read_program(Path(order.model))
         check_parts(self._plan, self._lib)
         self.inputs = inputs_for(order, self._plan.tensors)
@@ -141,7 +141,7 @@ class ExecuTorchModel(LocalModel):
         constants = [one for one in self._plan.inputs if not isinstance(one, ProgramTensor)]
         if constants:
             values = ", ".join(f"{one.name} = {one.value!r}"[:60] for one in constants[:4])
-            notes.append(f"inputs that are plain values are those of the export: {values}")
+            notes.append(f"inputs that are plain values keep the values of the export: {values}")
         if note := sizes_note(self._plan.tensors, prepared.shapes):
             notes.append(note)
         if self._plan.keeps_state:
@@ -165,15 +165,15 @@ class ExecuTorchModel(LocalModel):
         again = prepared.outputs()
         if check(before, again).agrees:
             raise Unfit(
-                "ExecuTorch has no other kernels for this program; in memory that held other values before it gave the same outputs"
+                "ExecuTorch has no other kernels for this program; with other values left in memory it gave the same outputs"
             )
         return again
 
     def explain(self, prepared: Prepared, reference: Mapping[str, Any]) -> str:
-        why = "the outputs depend on what memory held before"
+        why = "the outputs depend on values left in memory"
         if not (sizes := sizes_note(self._plan.tensors, prepared.shapes)):
             return why
-        return f"{why}, as those of {XNNPACK} do where an axis that the program fixes is given a smaller size; {sizes}"
+        return f"{why}, as those of {XNNPACK} do when an axis that the program fixes gets a smaller size; {sizes}"
 
 
 def to_tensor(torch: Any, values: Any, one: ProgramTensor) -> Any:

@@ -183,7 +183,7 @@ def _input(name: str, value: FlatTable) -> ProgramTensor | ProgramConstant:
         return ProgramConstant(name, None)
     if table is None or kind not in (INT, BOOL, DOUBLE, TENSOR, STRING):
         raise Unfit(
-            f"input {name!r} is a list, which cannot be made up: export the model with tensors as inputs"
+            f"input {name!r} is a list, which cannot be generated: export the model with tensors as inputs"
         )
     if kind == DOUBLE:
         return ProgramConstant(name, table.real(0))
@@ -194,7 +194,7 @@ def _input(name: str, value: FlatTable) -> ProgramTensor | ProgramConstant:
         return ProgramConstant(name, value_of if kind == INT else bool(value_of))
     scalar = table.number(0, "b")
     if scalar not in DTYPES:
-        raise Unfit(f"input {name!r} is of ExecuTorch's type {scalar}, which cannot be made up")
+        raise Unfit(f"input {name!r} is of ExecuTorch's type {scalar}, which cannot be generated")
     sizes, order = table.numbers(2, "i"), table.numbers(3, "B")
     if any(size < 0 for size in sizes):
         raise FormatError(f"the program is broken: input {name!r} has impossible sizes")

@@ -35,7 +35,7 @@ def inputs_for(order: WorkOrder, tensors: Sequence[ProgramTensor]) -> tuple[Inpu
         for axis, (size, most) in enumerate(zip(shapes[one.name], one.sizes, strict=True)):
             if size > most and one.dynamism != UNBOUNDED:
                 raise Unshaped(
-                    f"input {one.name} is {show_shape(shapes[one.name])}, and the program takes at most {show_shape(one.sizes)}: "
+                    f"input {one.name} is {show_shape(shapes[one.name])}, but the program takes at most {show_shape(one.sizes)}: "
                     f"its axis {axis} is at most {most}, not {size}"
                 )
     return inputs
@@ -56,7 +56,11 @@ def _hint(tensors: Sequence[ProgramTensor]) -> str:
     """How to give sizes of dynamic inputs; empty: all inputs are fixed."""
     open_ = [one for one in tensors if one.dynamism != STATIC]
     most = ", ".join(f"{one.name} at most {show_shape(one.sizes)}" for one in open_[:4])
-    return f"open are: {most}; name an axis by its place, such as {open_[0].name}[0]" if open_ else ""
+    return (
+        f"sizes can be given for: {most}; name an axis by its place, such as {open_[0].name}[0]"
+        if open_
+        else ""
+    )
 
 
 def larger(tensors: Sequence[ProgramTensor], shapes: Shapes) -> Shapes:
@@ -78,4 +82,4 @@ def sizes_note(tensors: Sequence[ProgramTensor], shapes: Shapes) -> str:
     most = ", ".join(f"{one.name} {show_shape(one.sizes)}" for one in open_[:4])
     if all(shapes[one.name] == one.sizes for one in open_):
         return f"sizes: the program's largest ({most}); no others were given"
-    return f"sizes: as given; the program takes up to {most} and does not tell which axes are open"
+    return f"sizes: as given; the program takes up to {most} and does not say which axes are open"

@@ -89,7 +89,7 @@ def check_parts(plan: ProgramPlan, lib: Any) -> None:
     if missing := sorted(set(plan.kernels) - set(lib._get_operator_names())):
         raise Unfit(
             f"the program needs operators that this runtime lacks: {', '.join(missing)[:300]}; "
-            "export it with operators of ATen or of quantized_decomposed alone"
+            "export it with only the operators of ATen or quantized_decomposed"
         )
     if plan.external:
         raise Unfit(

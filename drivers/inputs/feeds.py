@@ -36,7 +36,7 @@ def read_declared(name: str, form: str) -> Input:
     match = _FORM.fullmatch(form)
     if match is None or match[1] not in NAMES:
         raise Unfit(
-            f"input {name!r} is declared as {form[:80]!r}: write its type and shape, float32[1, 3, 224, 224]"
+            f"input {name!r} is declared as {form[:80]!r}: write its type and shape, such as float32[1, 3, 224, 224]"
         )
     axes = [axis.strip() for axis in match[2].split(",")] if match[2].strip() else []
     if not all(axes):
@@ -99,7 +99,7 @@ def make_feeds(
             continue
         carrier, number = DTYPES[one.dtype]
         if number is not None or one.dtype in ("bool", "string"):
-            raise Unfit(f"pre-run steps are not for {one.name!r}, which is {one.dtype}")
+            raise Unfit(f"pre-run steps do not apply to {one.name!r}, which is {one.dtype}")
         source = steps.raw_type(carrier, todo)
         name = next(name for name, (type_, odd) in DTYPES.items() if type_ == source and odd is None)
         raw = make(Input(one.name, name, one.shape), steps.raw_shape(shape, todo), order.seed, bound)
@@ -120,7 +120,7 @@ def post_run(order: WorkOrder, outputs: Mapping[str, Any]) -> tuple[int, tuple[s
     for step in order.post:
         of = steps.of_which(step, names)
         if not isinstance(values[of], np.ndarray):
-            raise Unfit(f"post-run steps are for tensors, and output {of!r} is no tensor")
+            raise Unfit(f"post-run steps are for tensors, but output {of!r} is not a tensor")
         values[of] = steps.apply(values[of], [step])
     took = time.perf_counter_ns() - began
     changed = dict.fromkeys(steps.of_which(step, names) for step in order.post)

@@ -79,7 +79,7 @@ def element_type(name: str, described: str) -> str:
     """The element type, such as `float` of `tensor(float)`. Raises `Unfit` for all others: sequences, maps, optionals, unknown elements."""
     match = re.fullmatch(r"tensor\((\w+)\)", described)
     if match is None or match[1] not in DTYPES:
-        raise Unfit(f"input {name!r} is of type {described}, which cannot be made up")
+        raise Unfit(f"input {name!r} is of type {described}, which cannot be generated")
     return match[1]
 
 

@@ -147,18 +147,18 @@ def events_of(
         case MeasureJob.ANSWER:
             answer = answers_examples(driver)
             if answer is None:
-                raise Unfit(f"the driver {driver.name} answers no examples")
+                raise Unfit(f"the driver {driver.name} cannot answer examples")
             return answer(order)
         case MeasureJob.ROUNDS | MeasureJob.ROUNDS_REPEAT:
             together = getattr(driver, "run_together", None)
             if together is None:
-                raise Unfit(f"models on {order.unit} do not take turns in one process")
+                raise Unfit(f"models on {order.unit} cannot take turns in one process")
             events: Iterator[Event] = together(order)
             return events
         case MeasureJob.TURNS | MeasureJob.TURNS_REPEAT:
             in_turns = getattr(driver, "run_in_turns", None)
             if in_turns is None:
-                raise Unfit(f"models on {order.unit} do not take turns with others")
+                raise Unfit(f"models on {order.unit} cannot take turns with others")
             blocks: Iterator[Event] = in_turns(order, turn)
             return blocks
 

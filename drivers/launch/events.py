@@ -225,19 +225,19 @@ class LaunchEvents:
             return replace(event, kind=LoadKind.WARM)
         if isinstance(event, TurnReport) and self._launch.job in IN_TURNS:
             if ReadyReport not in self._received or MeasureReport in self._received:
-                raise Garbled("a turn that it was not given")
+                raise Garbled("a turn that it was not granted")
             return event
         if isinstance(event, BesideReport) and self._launch.job is MeasureJob.ROUNDS:
             self._described += 1
             if self._described > self._beside:
-                raise Garbled("one model too many beside its own")
+                raise Garbled("more models beside its own than it was given")
             return event
         kind = type(event)
         described = kind is OutputReport and runs  # any full launch may report its outputs
         if (kind not in self._required and not described) or kind in self._received:
-            raise Garbled(f"one {kind.__name__} too many")
+            raise Garbled(f"an unexpected {kind.__name__}")
         if kind is MeasureReport and OutputReport in self._required - self._received:
-            raise Garbled("times before the outputs that they led to")
+            raise Garbled("times before the outputs that belong to them")
         self._received.add(kind)
         if isinstance(event, MeasureReport):
             self._check_samples(event)
@@ -253,7 +253,7 @@ class LaunchEvents:
         if self._launch.window_s is None and samples != self._launch.runs:
             raise Garbled(f"{samples} samples for {self._launch.runs} runs")
         if self._launch.window_s is None and event.per_sample != 1:
-            raise Garbled(f"{event.per_sample} inferences in a sample where runs were counted")
+            raise Garbled(f"{event.per_sample} inferences in a sample, where one was required")
         if not samples:
             raise Garbled("no samples")
         if event.blocks and sum(block.samples for block in event.blocks) != samples:

@@ -51,7 +51,7 @@ class TierProbe(NamedTuple):
 def probe(platform: str = sys.platform, tiers: Sequence[Tier] = TIERS) -> TierProbe:
     """Try `tiers`, the best first, in real children (blocking, a few tenths of a second)."""
     if platform == "win32":
-        reason = "a run's memory and processes are bounded, what it reads and reaches is not"
+        reason = "a run's memory and processes are limited, but not what it can read or reach"
         return TierProbe(Tier.NONE, (f"Windows: {reason}",))
     if platform == "darwin":
         tier, reasons = judge([tier for tier in tiers if tier is not Tier.FULL], find_open)
@@ -73,7 +73,7 @@ def judge(tiers: Sequence[Tier], find: Callable[[Tier], tuple[str, ...]]) -> Tie
             return TierProbe(tier, ())
         if tier is Tier.PARTIAL and not set(PARTIAL_REFUSES) <= set(names):
             return TierProbe(tier, (*reasons, *texts))
-        reasons.append(f"no {tier} sandbox, it did not hold a run: {', '.join(texts)}")
+        reasons.append(f"no {tier} sandbox, it did not confine a run: {', '.join(texts)}")
     return TierProbe(Tier.NONE, tuple(reasons))
 
 
@@ -104,7 +104,7 @@ def _with_hint(why: str) -> str:
     """The reason, with advice for the owner if there is any."""
     if "user namespace" in why or "private mounts" in why or "namespaces:" in why:
         return (
-            f"{why}; the system forbids namespaces to users: see user.max_user_namespaces,"
+            f"{why}; the system does not let users create namespaces: see user.max_user_namespaces,"
             " kernel.apparmor_restrict_unprivileged_userns, or the container's own rules"
         )
     return why

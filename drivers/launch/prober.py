@@ -36,7 +36,7 @@ OPEN: Final[Mapping[str, str]] = {
     "executes": "it can start programs",
     "sees_processes": "it can see other processes",
     "signals": "it can signal other processes",
-    "fills_disk": "all its files together are not bounded",
+    "fills_disk": "the total size of its files is not limited",
     "runs_as_root": "it runs as root, since nobody else may read this program: install it where others can read it",
 }
 """What may be open, described for the owner."""

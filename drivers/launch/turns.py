@@ -194,7 +194,7 @@ class TurnPlayer:
         for message in self._messages:
             event = self._side.checker.take(message)
             if isinstance(event, TurnReport):
-                raise Garbled("it took a turn more than it was given")
+                raise Garbled("it took more turns than it was granted")
             self._kept[type(event)] = event
         if missing := self._side.checker.missing():
             raise Garbled(f"it ended without {missing}")

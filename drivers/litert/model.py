@@ -46,7 +46,7 @@ class LiteRtModel(LocalModel):
         with broken_is_unfit():
             kind = read_format(Path(order.model))
         if kind is not ModelFormat.TFLITE:
-            raise Unfit(f"LiteRT runs .tflite files; this is none ({kind})")
+            raise Unfit(f"LiteRT runs .tflite files; this is not one ({kind})")
 
     def load(self) -> int:
         """Open the file, set the sizes, and let the delegate pack the weights; LiteRT's own tools call this initialisation."""
@@ -200,7 +200,7 @@ def explain(text: str) -> str:
     if found := _UNKNOWN.search(text):
         return (
             f"the model has the custom operator {found[1][:100]!r}, which LiteRT lacks: "
-            "convert it with built-in operators alone"
+            "convert it with only built-in operators"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"LiteRT: {' '.join(lines[:3])[:500]}"

@@ -56,7 +56,7 @@ class TensorPort:
     def note(self) -> str:
         """A note on an output with a scale."""
         size = 0.0 if self.scale is None else self.scale.size
-        return f"output {self.name!r}: {self.dtype} in steps of {size:.3g}, compared by what they stand for"
+        return f"output {self.name!r}: {self.dtype} in steps of {size:.3g}, compared as the numbers they stand for"
 
     def real(self, values: Any) -> Any:
         """Values of this tensor; steps of a scale are converted to the values that they represent."""
@@ -80,7 +80,7 @@ def _port(name: str, details: Details) -> TensorPort:
     kind = np.dtype(details["dtype"])
     found = "string" if kind.kind in "SUO" else DTYPES.get(kind.name)
     if found is None:
-        raise Unfit(f"tensor {name!r} is of type {kind.name}, which cannot be made up")
+        raise Unfit(f"tensor {name!r} is of type {kind.name}, which cannot be generated")
     shape, signature = _sizes(details["shape"]), _sizes(details.get("shape_signature", ()))
     if len(signature) == len(shape):
         shape = tuple(None if size < 0 else size for size in signature)

@@ -48,7 +48,9 @@ class LlamaModel(LocalModel):
         with broken_is_unfit():
             kind = read_format(Path(order.model))
         if kind is not ModelFormat.GGUF:
-            raise Unfit(f"it is no GGUF model but: {kind}; convert it with llama.cpp's convert_hf_to_gguf.py")
+            raise Unfit(
+                f"it is not a GGUF model but {kind}; convert it with llama.cpp's convert_hf_to_gguf.py"
+            )
         self._gpu = None
         if order.unit != CPU:
             show_only(order.gpu, os.environ)
@@ -157,7 +159,7 @@ class LlamaModel(LocalModel):
             notes.append(f"prompts: {len(self._prompts.decode_ns)} of {prompts}")
         if self._room > self._session.trained_length:
             notes.append(
-                f"its context is longer than the {self._session.trained_length} tokens it was trained for"
+                f"the context is longer than the {self._session.trained_length} tokens that the model was trained for"
             )
         compared = len(prepared.feeds[PROMPT][:CHECKED])
         notes.append(
@@ -182,5 +184,5 @@ def try_unit(order: WorkOrder) -> tuple[str, str]:
     model.verify()
     prepared = model.prepare()
     if not np.isfinite(prepared.outputs()["token_logits"]).all():
-        raise Unfit(f"{order.unit} computes no numbers")
+        raise Unfit(f"{order.unit} computes values that are not finite numbers")
     return model.runtime, model.ran_on(prepared).providers[0]

@@ -55,7 +55,7 @@ def first_gpu(lib: Any, ggml: Any, gpu: str = "") -> GgmlDevice:
     """The first visible GPU. `ggml`: its functions (`library.Ggml`). Raises `WrongUnit`."""
     if not lib.llama_supports_gpu_offload():
         raise WrongUnit(
-            f"asked for {GPU}, but this build of llama-cpp-python has the processor alone: "
+            f"asked for {GPU}, but this build of llama-cpp-python supports only the processor: "
             "CMAKE_ARGS=-DGGML_CUDA=on python -m pip install --force-reinstall --no-cache-dir llama-cpp-python"
         )
     found: GgmlDevice | None = next((one for kind, one in ggml.devices() if kind in _ACCELERATORS), None)

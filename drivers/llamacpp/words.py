@@ -45,11 +45,11 @@ class GgufWords:
             if length >= 0:
                 return text.raw[:length].decode(errors="replace")
             size = -length
-        raise Crashed("llama_detokenize wants more room each time")
+        raise Crashed("llama_detokenize asks for a larger buffer each time")
 
     def _in_chat(self, template: bytes, text: str) -> bytes:
         if "\0" in text:
-            raise Unfit("the text holds the character NUL, which no chat template takes")
+            raise Unfit("the text contains the character NUL, which no chat template accepts")
         said = (self._lib.llama_chat_message * 1)(self._lib.llama_chat_message(b"user", text.encode()))
         length = self._lib.llama_chat_apply_template(template, said, 1, True, None, 0)
         if length < 0:
@@ -70,4 +70,4 @@ class GgufWords:
             if count >= 0:
                 return np.array(tokens[:count], np.int32)
             size = -count
-        raise Crashed("llama_tokenize wants more room each time")
+        raise Crashed("llama_tokenize asks for a larger buffer each time")

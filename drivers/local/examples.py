@@ -46,9 +46,7 @@ def answer_examples(model: LocalModel) -> Generator[ProgressReport, None, Answer
         size += sum(len(value.data) for value in answer.values())
         if size > MAX_ANSWER_BYTES:
             most = f"{MAX_ANSWER_BYTES // MIB} MiB"
-            return AnswersReport(
-                why=f"the outputs of {number} of {len(examples)} examples come to more than {most}"
-            )
+            return AnswersReport(why=f"the outputs of {number} of {len(examples)} examples exceed {most}")
         answers.append(answer)
     return report_answers(answers)
 
@@ -70,7 +68,7 @@ def feeds_of(example: Values, inputs: Sequence[Input]) -> dict[str, Array]:
     names = [one.name for one in inputs]
     if example.keys() != set(names):
         given = ", ".join(name or "one without a name" for name in example)
-        raise Unfit(f"the model's inputs are {', '.join(names)}; the example has {given}")
+        raise Unfit(f"the model's inputs are {', '.join(names)}; the example's are {given}")
     return {one.name: _feed(one, example[one.name]) for one in inputs}
 
 

@@ -103,4 +103,4 @@ def root(buffer: Bytes) -> FlatTable:
 
 
 def broken() -> FormatError:
-    return FormatError("the file is broken: it points out of itself")
+    return FormatError("the file is broken: it refers to bytes beyond its end")

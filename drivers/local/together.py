@@ -85,7 +85,9 @@ class LoadedModel:
 def run_together(driver: LocalDriver, order: WorkOrder) -> Iterator[Event]:
     """Run one launch. Raises `Unfit` if a model does not run, `Unshaped` if the models take inputs of different shapes."""
     if order.witnessed:
-        raise Unfit("a witnessed run has one model: what takes turns with others cannot be repeated alone")
+        raise Unfit(
+            "a witnessed run has one model: a model that takes turns with others cannot be measured again alone"
+        )
     own, *others = (
         order_of(replace(order, model=path, beside=(), slot=slot))
         for slot, path in enumerate((order.model, *order.beside))

@@ -33,7 +33,9 @@ MAX_RESTS: Final = 40
 def run_in_turns(driver: LocalDriver, order: WorkOrder, has_turn: WaitTurn) -> Iterator[Event]:
     """Run one launch."""
     if order.witnessed:
-        raise Unfit("a witnessed run has one model: what takes turns with others cannot be repeated alone")
+        raise Unfit(
+            "a witnessed run has one model: a model that takes turns with others cannot be measured again alone"
+        )
     with ExitStack() as running:
         each = prepare((yield from load(driver, order_of(order))), running)
         loop, prepared, warm = each.prepared.loop(), each.prepared, each.warm
@@ -58,7 +60,7 @@ def run_in_turns(driver: LocalDriver, order: WorkOrder, has_turn: WaitTurn) -> I
         after, spent_s = reader.look(), time.process_time() - used
         gc.enable()
         if not blocks:
-            raise Unfit("its turns were over before it had one")
+            raise Unfit("the comparison ended before this model had a turn")
         yield MeasureReport(
             samples_ns=tuple(round(wall_ns / count) for wall_ns, _ in blocks),
             warmup_ns=tuple(warm.samples),

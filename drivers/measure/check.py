@@ -113,12 +113,12 @@ def _compare_floats(
     if broken.any():
         return differs(f"has {int(broken.sum())} NaN or infinite values where the reference has none")
     if (np.isinf(wide) & (wide == -plain)).any():
-        return differs("is infinite the other way than the reference")
+        return differs("is infinite with the opposite sign to the reference")
     if (np.isfinite(wide) & ~finite).any():
         return differs("is finite where the reference is not")
     both = finite & np.isfinite(wide)
     if not both.any():
-        return differs("is nothing but NaN or infinite values")
+        return differs("contains only NaN or infinite values")
     values, apart = np.abs(plain[both]), np.abs(wide[both] - plain[both])
     scale, rms = float(values.max()) or 1.0, float(np.sqrt(np.mean(values**2)))
     allowed = tolerance.absolute + tolerance.relative * np.maximum(values, rms)

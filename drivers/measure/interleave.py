@@ -81,7 +81,7 @@ def check_shapes(shapes: Sequence[Sequence[tuple[int, ...]]]) -> None:
     for other in shapes[:-1]:
         if sorted(other) != sorted(shapes[-1]):
             raise Unshaped(
-                f"they take inputs of different shapes ({_text(other)} and {_text(shapes[-1])}): their times do not compare"
+                f"they take inputs of different shapes ({_text(other)} and {_text(shapes[-1])}): their times cannot be compared"
             )
 
 

@@ -142,13 +142,15 @@ class LaunchPlanner:
         if self.order.precision is not None and not 0 < self.order.precision <= 1:
             raise Unfit(f"precision ({self.order.precision}) must be above 0 and at most 1: 0.02 is ±2 %")
         if self.order.sustain_s is not None and self.order.beside:
-            raise Unfit("sustain cannot be combined with a comparison: measure each model by itself")
+            raise Unfit("sustain cannot be combined with a comparison: measure each model separately")
         if self.order.over_s is not None and (
             self.served or self.order.beside or self.order.sustain_s is not None
         ):
-            raise Unfit("launches are spread over time only where one model is measured by launches")
+            raise Unfit("launches can be spread over time only when one model is measured by launches")
         if len(self.order.beside_units) not in {0, len(self.order.beside)}:
-            raise Unfit(f"{len(self.order.beside_units)} units for {len(self.order.beside)} models beside")
+            raise Unfit(
+                f"beside_units has {len(self.order.beside_units)} units, but beside has {len(self.order.beside)} models"
+            )
 
     def measured(self, samples_ns: Sequence[int]) -> None:
         """Take the samples of the latest launch."""

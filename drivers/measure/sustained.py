@@ -148,7 +148,7 @@ def sustain_calls(
     finally:
         gc.enable()
     if len(run.samples) >= MAX_SUSTAINED:
-        notes.append(f"sustained until a record could hold no more: {MAX_SUSTAINED:,} samples")
+        notes.append(f"the sustained run ended at the most samples that a record can hold: {MAX_SUSTAINED:,}")
     switches = [block.switches for block in run.blocks if block.switches is not None]
     measured = MeasureReport(
         samples_ns=tuple(run.samples),

@@ -271,9 +271,12 @@ def _memory(
         peak = max(
             sum(size for pid, size in reading.by_process.items() if pid not in idle) for reading in busy
         )
-        return peak, "memory is of the processes that appeared on the device with the run"
+        return peak, "memory is that of the processes that appeared on the device with the run"
     whole = max((reading.memory for reading in busy if reading.memory is not None), default=None)
-    return whole, "memory is of the whole device: it is not reported by process" if whole is not None else ""
+    return (
+        whole,
+        "memory is that of the whole device: it is not reported per process" if whole is not None else "",
+    )
 
 
 CounterPoint = tuple[int, float]

@@ -38,7 +38,7 @@ def measure(plan: MicroPlan, threads: int, clock: Callable[[], float] = time.per
         _parallel_copy(run, max(plan.sizes), threads)
     for size in plan.sizes:
         if run.left() <= 0:
-            run.notes.append(f"arrays of {size_name(size)}: left out, no time")
+            run.notes.append(f"arrays of {size_name(size)}: skipped, no time left")
             continue
         arrays = _Arrays(size // 8)
         run.arrays(size, arrays.kernels, timed, idle_s=idle_s)
@@ -92,7 +92,7 @@ class _Arrays:
             and self._read() == all_bits
         )
         if not right:
-            raise Crashed(f"arrays of {size_name(count * 8)} do not hold what was written")
+            raise Crashed(f"arrays of {size_name(count * 8)} do not hold the values written to them")
 
 
 def _parallel_copy(run: MicroRun, size: int, threads: int) -> None:
@@ -120,4 +120,4 @@ def _parallel_copy(run: MicroRun, size: int, threads: int) -> None:
     rate = run.rate("memory_gb_s", 2 * size * threads / 1e9, timed)
     run.add("memory_gb_s", rate)
     if rate and any(float(to[-1]) != at + 2 for at, (to, _) in enumerate(pairs)):
-        raise Crashed("arrays that were copied on several threads do not hold what was written")
+        raise Crashed("arrays that were copied on several threads do not hold the values written to them")

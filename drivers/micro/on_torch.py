@@ -51,7 +51,7 @@ def measure(plan: MicroPlan, kind: str, torch: Any = None) -> MicroResult:
             try:
                 run.products(precision, make, timed, numbers, floor_s=floor_s)
             except (RuntimeError, NotImplementedError, AttributeError) as why:
-                run.notes.append(f"{precision}: left out, {str(why).splitlines()[0][:120]}")
+                run.notes.append(f"{precision}: skipped, {str(why).splitlines()[0][:120]}")
             run.add_maximum(f"{precision}_gflops")
         for size in sizes:
             _arrays(torch, kind, size, run, timed, floor_s)
@@ -185,4 +185,4 @@ def _arrays(
         and float(torch.max(pattern)) == 6
     )
     if not right:
-        raise Crashed(f"arrays of {size_name(size)} do not hold what was written")
+        raise Crashed(f"arrays of {size_name(size)} do not hold the values written to them")

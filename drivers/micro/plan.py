@@ -105,7 +105,7 @@ class MicroRun:
         share = self.left() / max(1, self.kernels)
         self.kernels -= 1
         if self.left() <= 0:
-            self.notes.append(f"{name}: left out, no time")
+            self.notes.append(f"{name}: skipped, no time left")
             return None
         until = self.clock() + share
         repeats = 1
@@ -117,7 +117,7 @@ class MicroRun:
                 break
             best = sorted([*best, timed(repeats) / repeats - idle_s])
         if best[0] + idle_s < max(RESOLVABLE * idle_s, floor_s):
-            self.notes.append(f"{name}: left out, too short to time")
+            self.notes.append(f"{name}: skipped, too short to time")
             return None
         return work / best[0] if best[0] > 0 else None
 
@@ -125,7 +125,7 @@ class MicroRun:
         """Whether the work would take longer than the time left, at the speed measured for less work; if so, adds a note."""
         if not speed or 3 * work / speed <= self.left():
             return False
-        self.notes.append(f"{name}: left out, no time")
+        self.notes.append(f"{name}: skipped, no time left")
         self.kernels -= 1
         return True
 

@@ -147,7 +147,7 @@ class MlxModel(LanguageModel):
     def notes(self, prepared: Prepared) -> list[str]:
         notes = self._run.notes(prepared.shapes, "on the CPU in float32, without a cache")
         if self.order.threads:
-            notes.append(f"threads: {self.order.threads} requested; MLX takes its own")
+            notes.append(f"threads: {self.order.threads} requested; MLX chooses its own number")
         if quantised := self._folder.config.get("quantization"):
             notes.append(f"quantised: {str(quantised)[:100]}")
         return notes

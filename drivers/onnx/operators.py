@@ -124,7 +124,7 @@ def reasons(log: str, assigned: Iterable[AssignedNode]) -> Mapping[str, str]:
         elif (found := _FORCED.search(line)) and found[1] not in forced:
             forced.add(found[1])
             if found[1] in types:
-                given[types[found[1]]]["the runtime holds the CPU to be faster for these"] += 1
+                given[types[found[1]]]["the runtime considers the CPU faster for these"] += 1
     return {
         op: "; ".join(f"{number} × {why}" for why, number in whys.most_common())[:MAX_WHY]
         for op, whys in given.items()

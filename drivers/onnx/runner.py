@@ -202,11 +202,14 @@ class OnnxModel(LocalModel):
         if self._place.provider != CPU:
             notes += precision_notes(self._place, self._session.get_provider_options())
         if any("int" in one.dtype and not one.rows for one in self.inputs):
-            notes.append(f"made integers are below {prepared.bound}")
+            notes.append(f"generated integers are below {prepared.bound}")
         tables = [one for one in self.inputs if one.rows]
         return [
             *notes,
-            *(f"ids of {one.name!r} are below {one.rows}, the rows of their table" for one in tables),
+            *(
+                f"ids of {one.name!r} are below {one.rows}, the number of rows of their table"
+                for one in tables
+            ),
         ]
 
     def reference(self, prepared: Prepared) -> dict[str, Any]:

@@ -106,12 +106,12 @@ def _in_folder(folder: Path) -> Path:
     for path in sorted(folder.rglob("*")):
         kind = path.lstat().st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-            raise Unfit(f"the model's folder holds {path.name[:100]!r}, which is no plain file")
+            raise Unfit(f"the model's folder holds {path.name[:100]!r}, which is not a regular file")
         if stat.S_ISREG(kind) and path.suffix == ".onnx":
             models.append(path)
     if len(models) != 1:
         raise Unfit(
-            f"the model is a folder with {len(models)} .onnx files; one is taken, with its weights next to it"
+            f"the model is a folder with {len(models)} .onnx files; it must hold exactly one, with its weights next to it"
         )
     return models[0]
 
@@ -219,7 +219,7 @@ def inputs_of(session: Any) -> tuple[Input, ...]:
     except UnicodeDecodeError as why:
         raise Unfit("the model has a name that is not in UTF-8") from why
     if len(names) > MAX_PORTS:
-        raise Unfit(f"the model has {len(names)} inputs and outputs; at most {MAX_PORTS} are taken")
+        raise Unfit(f"the model has {len(names)} inputs and outputs; at most {MAX_PORTS} are allowed")
     if (longest := max(map(len, names), default=0)) > MAX_NAME:
-        raise Unfit(f"the model has a name of {longest} characters; at most {MAX_NAME} are taken")
+        raise Unfit(f"the model has a name of {longest} characters; at most {MAX_NAME} are allowed")
     return tuple(Input(name, element_type(name, kind), shape) for name, kind, shape in described)

@@ -16,7 +16,7 @@ from drivers.openai.workload import Workload
 from protocol.formats.examples import MAX_ANSWER_BYTES, MIB, UNNAMED, Values, text_value
 from protocol.formats.phase import Phase
 
-TOO_MUCH: Final = f"the answers up to it come to more than {MAX_ANSWER_BYTES // MIB} MiB"
+TOO_MUCH: Final = f"the answers so far exceed {MAX_ANSWER_BYTES // MIB} MiB"
 
 
 def answer_examples(
@@ -37,7 +37,7 @@ def answer_examples(
     for _ in session.steps(work, STEP_S):
         yield ProgressReport(Phase.CHECK, len(sweep.results), total)
     for number, result in sorted(sweep.results.items()):
-        if broken := result.error or ("" if result.text else "it has reasoning alone: raise max_tokens"):
+        if broken := result.error or ("" if result.text else "it contains only reasoning: raise max_tokens"):
             return AnswersReport(why=f"the answer to example {number + 1} of {total}: {broken}"[:2000])
     return report_answers({UNNAMED: text_value(result.text)} for result in sweep.in_order)
 
@@ -48,7 +48,7 @@ def texts_of(examples: Sequence[Values]) -> list[str]:
     for number, example in enumerate(examples, 1):
         text = text_of(example)
         if text is None:
-            raise Unfit(f"a server takes texts, and example {number} of {len(examples)} is of tensors")
+            raise Unfit(f"a server takes texts, but example {number} of {len(examples)} consists of tensors")
         texts.append(text)
     return texts
 

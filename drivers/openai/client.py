@@ -234,7 +234,7 @@ class Client:
         return None
 
     async def _connect(self) -> _Connection:
-        why = "its name is not known on this device"
+        why = "its host name cannot be resolved on this device"
         if not self.addresses:
             with contextlib.suppress(OSError, UnicodeError):
                 entries = socket.getaddrinfo(self._server.host, self._server.port, type=socket.SOCK_STREAM)
@@ -252,7 +252,7 @@ class Client:
             except TimeoutError:
                 why = f"no connection within {CONNECT_S:g} s"
             except ssl.SSLError as exc:
-                why = f"TLS: {exc.reason or 'no agreement'}"
+                why = f"TLS: {exc.reason or 'the handshake failed'}"
             except OSError as exc:
                 why = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else "no connection"
             else:

@@ -86,7 +86,7 @@ class ServerRun:
         """Add the figures of a level that has ended."""
         self.figures |= figures.of_level(prefix, sweep.in_order, sweep.wall_s, workload.slo, planned=planned)
         if sweep.cut:
-            self.notes.append(f"{prefix.removesuffix('_')} was ended early: {sweep.cut}")
+            self.notes.append(f"{prefix.removesuffix('_')} ended early: {sweep.cut}")
         self.done += len(sweep.results)
 
 
@@ -291,7 +291,7 @@ def saturated(sweep: Sweep) -> str:
     latest = sweep.in_order[-2 * figures.MAX_TREND :]
     waits = sorted((one.sent_ns, one.ttft_ns or one.e2e_ns) for one in latest if not one.error)
     rising = figures.rising([wait for _, wait in waits if wait is not None])
-    return "the wait for the first text keeps rising" if rising else ""
+    return "the time to the first text keeps rising" if rising else ""
 
 
 def series_of(results: list[RequestResult]) -> dict[str, tuple[int, ...]]:

@@ -115,7 +115,7 @@ async def open_loop(
             due_ns = sweep.began_ns + round(arrival * 1e9)
             await asyncio.sleep(max(0.0, (due_ns - clock()) / 1e9))
             if sweep.in_flight >= most:
-                sweep.cut = "more requests were in flight than this client holds"
+                sweep.cut = "more requests were in flight than this client can hold"
             elif clock() - looked_ns >= LOOK_NS:
                 sweep.cut = saturated(sweep)
                 looked_ns = clock()

@@ -68,5 +68,5 @@ def check_size(workload: Workload, requests: int) -> None:
     longest = listed.tokens * LETTERS_PER_WORD if isinstance(listed, Synthetic) else max(map(len, listed))
     if requests * (longest + 300) > MAX_BYTES:
         raise Unfit(
-            f"{requests} requests with prompts of {longest} letters are more than {MAX_BYTES // 1024**2} MiB: ask fewer or shorter ones"
+            f"{requests} requests with prompts of {longest} characters exceed {MAX_BYTES // 1024**2} MiB: send fewer or shorter ones"
         )

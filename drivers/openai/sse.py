@@ -190,7 +190,7 @@ class ResponseParser:
         chunk = _object(payload, "a line of the stream")
         self._read_usage(chunk)
         if "error" in chunk:
-            raise BrokenResponse(f"the server gave up: {error_text(payload)}")
+            raise BrokenResponse(f"the server reports an error: {error_text(payload)}")
         for choice in _choices(chunk)[:1]:
             if text := text_of(choice):
                 self._add(text, text_of(choice, ANSWER))
@@ -204,7 +204,7 @@ class ResponseParser:
         self._length += len(text)
         longest = MAX_LINE + self._max_tokens * TEXT_PER_TOKEN
         if self._length > longest or len(self._stamps) > 16 + 2 * self._max_tokens:
-            raise BrokenResponse(f"more text came than {self._max_tokens} tokens can hold")
+            raise BrokenResponse(f"the server sent more text than {self._max_tokens} tokens can hold")
 
     def _end(self) -> None:
         """The response is complete: check whether it has what was asked for."""
@@ -215,7 +215,7 @@ class ResponseParser:
             raise BrokenResponse(f"HTTP {self.status}: {error_text(bytes(self.body))}")
         if self._streams:
             if not self._stamps:
-                raise BrokenResponse("no text came")
+                raise BrokenResponse("the server sent no text")
             if not self._finished:
                 raise BrokenResponse("the stream broke off without a finish_reason or [DONE]")
             return
@@ -225,12 +225,12 @@ class ResponseParser:
         document = _object(bytes(self.body), "the response")
         self.body.clear()
         if self._stream:
-            raise BrokenResponse("the response came in one piece although a stream was asked for")
+            raise BrokenResponse("the response came in one piece although a stream was requested")
         self._read_usage(document)
         choices = _choices(document)[:1]
         text = "".join(map(text_of, choices))
         if not text:
-            raise BrokenResponse("no text came")
+            raise BrokenResponse("the server sent no text")
         self._add(text, "".join(text_of(choice, ANSWER) for choice in choices))
 
     def _read_usage(self, chunk: dict[str, Any]) -> None:
@@ -280,9 +280,9 @@ def error_text(body: bytes) -> str:
         message = inner.get("message") if isinstance(inner, dict) else inner
         text = message if isinstance(message, str) else text
     elif "<html" in text[:1000].lower() or "<!doctype" in text[:1000].lower():
-        text = "a page of HTML"
+        text = "an HTML page"
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:2000]).split())
-    return line[:MAX_ERROR] or "without a word"
+    return line[:MAX_ERROR] or "without an explanation"
 
 
 def _object(payload: bytes, what: str) -> dict[str, Any]:

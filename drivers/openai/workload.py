@@ -59,7 +59,7 @@ class Endpoint(StrEnum):
 
 def _different(levels: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(levels)) != len(levels):
-        raise ValueError("a level is named twice")
+        raise ValueError("a level is listed twice")
     return levels
 
 

@@ -52,12 +52,12 @@ def inputs_of(
         name = next((port for port in known if port in names), None) or name_of(one, f"input{index}")
         element = one.get_element_type().get_type_name()
         if element not in TYPES:
-            raise Unfit(f"input {name!r} is of type {element}, which cannot be made up")
+            raise Unfit(f"input {name!r} is of type {element}, which cannot be generated")
         shape = one.get_partial_shape()
         if shape.rank.is_dynamic:
             if name not in given:
                 raise Unfit(
-                    f"input {name!r} has no number of dimensions: give its whole shape, "
+                    f"input {name!r} has an unknown number of dimensions: give its whole shape, "
                     f"inputs: {{{name}: [1, 3, 224, 224]}}, or --shape '{name}=1,3,224,224'"
                 )
             sizes: tuple[int | str | None, ...] = tuple(None for _ in given[name])

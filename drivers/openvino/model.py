@@ -90,7 +90,7 @@ class OpenVinoModel(LocalModel):
         verify_devices(self.order.unit, self._device, self._compiled.get_property("EXECUTION_DEVICES"))
         self._precision = self._property("INFERENCE_PRECISION_HINT") or "dynamic"
         if (asked := self.order.compute_type) and self._precision != asked:
-            raise Unfit(f"compute_type {asked}: {self._device} computes in {self._precision} all the same")
+            raise Unfit(f"compute_type {asked}: {self._device} still computes in {self._precision}")
         self.compute_type = "" if self._precision == "dynamic" else self._precision
         self._asked_threads = self.threads
         if self.order.unit == CPU:
@@ -204,18 +204,21 @@ class OpenVinoModel(LocalModel):
         if self.order.unit != CPU:
             notes.append("threads: the device's plug-in has no such setting")
         elif self.threads != self._asked_threads:
-            notes.append(f"threads: {self._asked_threads} asked for, OpenVINO uses {self.threads}")
+            notes.append(f"threads: {self._asked_threads} requested; OpenVINO uses {self.threads}")
         notes += [precision_note(self._precision), "OpenVINO's hint LATENCY, one stream, nothing cached"]
         if self._property("ENABLE_CPU_PINNING") == "True":
             notes.append("OpenVINO binds its threads to processors")
         if self._stateful:
-            notes.append("the model keeps a state, which each inference begins by resetting")
+            notes.append("the model keeps a state, which is reset before each inference")
         if any("int" in one.dtype and not one.rows for one in self.inputs):
-            notes.append(f"made integers are below {prepared.bound}")
+            notes.append(f"generated integers are below {prepared.bound}")
         tables = [one for one in self.inputs if one.rows]
         return [
             *notes,
-            *(f"ids of {one.name!r} are below {one.rows}, the rows of their table" for one in tables),
+            *(
+                f"ids of {one.name!r} are below {one.rows}, the number of rows of their table"
+                for one in tables
+            ),
         ]
 
     def reference(self, prepared: Prepared) -> Mapping[str, Any]:
@@ -250,5 +253,5 @@ class OpenVinoModel(LocalModel):
         except DriverError:
             return ""
         if not check(wide, reference, depth=self.depth).agrees:
-            return "it differs in float32, too"
-        return f"it agrees in float32: {self._precision}, which OpenVINO chose, has too few digits for it and these inputs"
+            return "it differs in float32 too"
+        return f"it agrees in float32: {self._precision}, which OpenVINO chose, is too imprecise for this model and these inputs"

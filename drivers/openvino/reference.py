@@ -18,10 +18,8 @@ from drivers.openvino.units import BARE, PLAIN, settings
 MAX_KEPT: Final = 256 * MIB
 """Most bytes of all operators' outputs together, up to which each is kept."""
 BY_ONNXRUNTIME: Final = "the reference is onnxruntime {} on the CPU without graph optimisation"
-APART: Final = "the reference is OpenVINO on the CPU in float32, each operator apart"
-FUSED: Final = (
-    "the reference is OpenVINO on the CPU in float32, with operators fused: their outputs apart would not fit"
-)
+APART: Final = "the reference is OpenVINO on the CPU in float32, with no operators fused"
+FUSED: Final = "the reference is OpenVINO on the CPU in float32, with operators fused: their separate outputs would not fit"
 
 
 def by_onnxruntime(

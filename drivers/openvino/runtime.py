@@ -88,4 +88,4 @@ def in_one_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line for line in lines if not _NOISE.match(line)]
     checks = [found[1] for line in lines if (found := _CHECK.match(line))]
-    return " ".join(dict.fromkeys(said or [f"{check} does not hold" for check in checks]))[:400]
+    return " ".join(dict.fromkeys(said or [f"the check {check} failed" for check in checks]))[:400]

@@ -62,7 +62,7 @@ class TensorRtModel(LocalModel):
         with broken_is_unfit():
             kind = read_format(Path(order.model))
         if kind not in (ModelFormat.OTHER, ModelFormat.FOLDER):
-            raise Unfit(f"TensorRT is given .onnx models; this is none ({kind})")
+            raise Unfit(f"TensorRT runs .onnx models; this is not one ({kind})")
         self._path = private_copy(order.model, Path(f"tensorrt{order.slot or ''}"))
         try:
             self._ports = {port.name: port.shape for port in read_graph(self._path).inputs}
@@ -99,7 +99,7 @@ class TensorRtModel(LocalModel):
             config.add_optimization_profile(profile)
             plan = builder.build_serialized_network(network, config)
             if plan is None:
-                raise self._failed("no engine can be built of the model for this GPU", shapes)
+                raise self._failed("no engine can be built from the model for this GPU", shapes)
             self._runtime = trt.Runtime(logger)
             self._engine = self._runtime.deserialize_cuda_engine(plan)
             self._context = self._engine.create_execution_context()
@@ -117,7 +117,7 @@ class TensorRtModel(LocalModel):
         kind = TYPES.get(tensor.dtype.name)
         if kind is None or tensor.is_shape_tensor:
             what = "a shape" if kind is not None else tensor.dtype.name
-            raise Unfit(f"input {tensor.name!r} is {what}, which cannot be made up for TensorRT")
+            raise Unfit(f"input {tensor.name!r} is {what}, which cannot be generated for TensorRT")
         sizes, known = tuple(tensor.shape), self._ports.get(tensor.name, ())
         symbols = known if len(known) == len(sizes) else (None,) * len(sizes)
         shape = tuple(symbol if size < 0 else int(size) for size, symbol in zip(sizes, symbols, strict=True))

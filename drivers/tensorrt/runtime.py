@@ -41,7 +41,7 @@ class TensorRtRuntime:
         if int(error) == NO_MEMORY:
             raise OutOfMemory(f"out of memory: {name}")
         if int(error):
-            raise WrongUnit(f"{name}: CUDA's error {int(error)} ({error})")
+            raise WrongUnit(f"{name}: CUDA error {int(error)} ({error})")
         return given[0] if given else None
 
     def upload(self, values: Any) -> int:

@@ -175,7 +175,7 @@ def _unfit(order: WorkOrder, zygote: Zygote, what: str) -> None:
         message = str(why)
     else:
         raise AssertionError(f"{what} must raise Unfit")
-    assert message, f"{what} must be refused with a sentence"
+    assert message, f"{what} must be refused with a message"
 
 
 def an_unknown_unit_is_unfit(subject: Subject, zygote: Zygote) -> None:
@@ -202,7 +202,7 @@ def models_of_other_formats_are_unfit(subject: Subject, zygote: Zygote) -> None:
     point = next(point for point in installed() if point.name == subject.driver)
     declared = formats_of(make(point))
     wrong = [form for form in declared if _WORD.fullmatch(form) is None]
-    assert not wrong, f"no words for formats: {wrong}; such as {', '.join(FORMATS)}, or one of its own"
+    assert not wrong, f"not names of formats: {wrong}; use {', '.join(FORMATS)}, or a name of its own"
     for form, head in _HEADS.items() if declared else ():
         if form in declared:
             continue

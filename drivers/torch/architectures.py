@@ -143,7 +143,7 @@ def read_declaration(fields: Mapping[str, object]) -> Declaration:
     }
     if odd := sorted(sizes.keys() - architecture.keys.keys()):
         raise Unfit(
-            f"the declaration says {odd[0][:60]!r}, which is no key of a {name}: its keys are {', '.join(architecture.keys)}"
+            f"the declaration says {odd[0][:60]!r}, which is not a key of a {name}: its keys are {', '.join(architecture.keys)}"
         )
     for key, good in architecture.keys.items():
         if key not in sizes:
@@ -155,7 +155,7 @@ def read_declaration(fields: Mapping[str, object]) -> Declaration:
     if name == "transformer-encoder" and sizes["activation"] not in ("relu", "gelu"):
         raise Unfit("the activation of a transformer-encoder is relu or gelu")
     if name == "cnn" and min(sizes["image"]) < 2 ** (len(sizes["channels"]) - 1):
-        raise Unfit("the declaration's 'image' is too small for so many layers, each of which halves it")
+        raise Unfit("the declaration's 'image' is too small: each layer halves it")
     return Declaration(str(name), sizes)
 
 
@@ -164,7 +164,7 @@ def open_declared(model: Path, kind: ModelFormat) -> tuple[Declaration, Weights]
     if kind is ModelFormat.DECLARED:
         files = sorted(model.glob("*.safetensors"))
         if len(files) != 1:
-            raise Unfit(f"the model's folder holds {len(files)} safetensors files; one is taken")
+            raise Unfit(f"the model's folder holds {len(files)} safetensors files; it must hold exactly one")
         weights = read(files[0])
         with (model / DECLARATION).open("rb") as source:
             fields = read_json(source.read(MIB), DECLARATION)
@@ -193,7 +193,7 @@ def _check_fit(declaration: Declaration, weights: Weights) -> None:
             )
     if odd := sorted(weights.tensors.keys() - expected.keys()):
         raise Unfit(
-            f"the weights hold {odd[0][:100]!r}, which is no weight of the declared {declaration.architecture}"
+            f"the weights hold {odd[0][:100]!r}, which is not a weight of the declared {declaration.architecture}"
         )
     types = {weights.tensors[name].dtype for name in expected}
     if len(types) != 1 or not types <= FLOATS:

@@ -26,7 +26,7 @@ from protocol.formats.model_files import (
 )
 
 NOT_FOR_STRANGERS: Final = (
-    "a {kind} carries a program, which is run only for this device's owner and people whom the owner let in; "
+    "a {kind} contains a program, which runs only for this device's owner and people whom the owner admitted; "
     "send its weights as safetensors with a declaration, or export it to ONNX"
 )
 
@@ -70,7 +70,7 @@ def _only(model: Path, allowed: re.Pattern[str], kind: ModelFormat) -> dict[str,
     odd = next((name for name in members if not allowed.fullmatch(name)), None)
     if odd is not None:
         raise Unfit(
-            f"the {kind} holds {odd[:100]!r}, which no such model needs: save it again without extra files"
+            f"the {kind} holds {odd[:100]!r}, which no model of this kind needs: save it again without extra files"
         )
     if sum(members.values()) > MAX_EXPANSION * model.stat().st_size + MIB:
         raise Unfit(f"the {kind} unpacks to more than {MAX_EXPANSION} times its size")
@@ -80,7 +80,7 @@ def _only(model: Path, allowed: re.Pattern[str], kind: ModelFormat) -> dict[str,
 def _check_exported(model: Path) -> None:
     if "archive_format" not in read_members(model):
         raise Unfit(
-            "the torch.export program is in an old format, which holds pickles: save it again with torch.export.save"
+            "the torch.export program is in an old format, which contains pickles: save it again with torch.export.save"
         )
     members = _only(model, _EXPORTED, ModelFormat.EXPORTED)
     for name in members:

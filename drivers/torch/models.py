@@ -111,7 +111,7 @@ def _script(model: Path, order: WorkOrder, device: str, wide: bool) -> ModelGrap
     needed = [one for one in arguments if not one.has_default_value()]
     if odd := next((one for one in needed if str(one.type) != "Tensor"), None):
         raise Unfit(
-            f"input {odd.name!r} is a {str(odd.type)[:60]}, which cannot be synthesised; inputs are tensors"
+            f"input {odd.name!r} is a {str(odd.type)[:60]}, which cannot be generated; inputs must be tensors"
         )
     given = [one.name for one in arguments if one.name in order.inputs]
     if missing := [one.name for one in needed if one.name not in order.inputs]:
@@ -165,10 +165,10 @@ def _try_restricted(name: str, pickled: bytes) -> None:
 def _program_input(name: object, value: Any) -> Input:
     torch = runtime()
     if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-        raise Unfit(f"input {str(name)[:60]!r} of the program is no tensor; inputs are tensors")
+        raise Unfit(f"input {str(name)[:60]!r} of the program is not a tensor; inputs must be tensors")
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in NAMES:
-        raise Unfit(f"input {name!r} is of type {dtype}, which cannot be synthesised")
+        raise Unfit(f"input {name!r} is of type {dtype}, which cannot be generated")
     shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
     return Input(name, NAMES[dtype], shape)
 

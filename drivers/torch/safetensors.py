@@ -91,7 +91,7 @@ def _tensor(name: str, entry: object, base: int) -> Tensor:
         raise Unfit(f"the safetensors file is broken: {name[:100]!r} is not a tensor")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if dtype not in WIDTHS:
-        raise Unfit(f"the tensor {name[:100]!r} is of type {str(dtype)[:20]}, which is not taken")
+        raise Unfit(f"the tensor {name[:100]!r} is of type {str(dtype)[:20]}, which is not supported")
     whole = isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)
     if not whole or len(shape) > MAX_RANK or not isinstance(offsets, list) or len(offsets) != 2:
         raise Unfit(f"the safetensors file is broken: the shape or offset of {name[:100]!r}")
@@ -99,5 +99,5 @@ def _tensor(name: str, entry: object, base: int) -> Tensor:
     if type(begin) is not int or type(end) is not int or begin < 0:
         raise Unfit(f"the safetensors file is broken: the offset of {name[:100]!r}")
     if end - begin != math.prod(shape) * WIDTHS[dtype][0]:
-        raise Unfit(f"the safetensors file is broken: {name[:100]!r} is not of the size of its shape")
+        raise Unfit(f"the safetensors file is broken: {name[:100]!r} does not have the size of its shape")
     return Tensor(dtype, tuple(shape), base + begin)

@@ -94,7 +94,7 @@ def _shards(model: Path) -> list[Path]:
     for name in sorted(set(placed.values())):
         file = model / name
         if Path(name).name != name or file.suffix != ".safetensors" or not file.is_file():
-            raise Unfit(f"{INDEX} names {name[:100]!r}, which is no .safetensors file in the folder")
+            raise Unfit(f"{INDEX} names {name[:100]!r}, which is not a .safetensors file in the folder")
         files.append(file)
     return files
 
@@ -115,13 +115,13 @@ def _refuse_entry(key: str, value: object, tensors: int, quantised: bool) -> Non
     if key == "auto_map":
         raise Unfit(f"{CONFIG} says auto_map: the model brings its own code, which is never run")
     if key in ("quantization_config", "compression_config") and value and not quantised:
-        raise Unfit(f"{CONFIG} says {key}: quantised weights are not taken, give floating ones")
+        raise Unfit(f"{CONFIG} says {key}: quantised weights are not supported, give floating-point ones")
     if key.endswith(("attn_implementation", "experts_implementation")) and "/" in str(value):
         raise Unfit(f"{CONFIG} says {key}: {str(value)[:60]}, code from elsewhere, which is never run")
     if key in ("dtype", "torch_dtype") and value is not None and value not in DTYPES:
-        raise Unfit(f"{CONFIG} says {key}: {str(value)[:40]}; {', '.join(sorted(DTYPES))} are taken")
+        raise Unfit(f"{CONFIG} says {key}: {str(value)[:40]}; {', '.join(sorted(DTYPES))} are supported")
     if key.endswith("layers") and type(value) is int and value > tensors + SPARE:
-        raise Unfit(f"{CONFIG} says {key}: {value}, and the weights have {tensors} tensors")
+        raise Unfit(f"{CONFIG} says {key}: {value}, but the weights have {tensors} tensors")
 
 
 def _architecture(config: Mapping[str, object]) -> str:
@@ -129,5 +129,7 @@ def _architecture(config: Mapping[str, object]) -> str:
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
         raise Unfit(f'{CONFIG} does not name the model\'s class: write "architectures": ["BertModel"]')
     if _CLASS.fullmatch(named[0]) is None:
-        raise Unfit(f"{CONFIG} names the architecture {named[0][:60]!r}, which is no class of transformers")
+        raise Unfit(
+            f"{CONFIG} names the architecture {named[0][:60]!r}, which is not a class of transformers"
+        )
     return named[0]

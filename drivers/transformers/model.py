@@ -82,7 +82,7 @@ class TransformersModel(TorchModel):
         wanted = self._class.config_class
         if wanted is not None and not isinstance(config, wanted):
             raise Unfit(
-                f"config.json is of the type {config.model_type}, its architecture {self._folder.architecture} is not"
+                f"config.json has the type {config.model_type}, but its architecture {self._folder.architecture} is not"
             )
         return config
 

@@ -20,7 +20,7 @@ def inputs_of(config: Any, takes: Collection[str], main: str, dtype: str) -> tup
     """The inputs, in the order of `KNOWN`. `takes`: names of the arguments of a forward pass. `main`: the class's main input. `dtype`:
     torch's name of the weights' type. Raises `Unfit`."""
     if main not in KNOWN:
-        raise Unfit(f"the model takes {main[:60]!r}, which cannot be made up; {', '.join(KNOWN)} can")
+        raise Unfit(f"the model takes {main[:60]!r}, which cannot be generated; only {', '.join(KNOWN)} can")
     names = [main]
     if main == "input_ids":
         names += [name for name in ("attention_mask",) if name in takes]

@@ -297,7 +297,7 @@ class Authorization:
             return f"a pool's member delegates for at most {DELEGATION_S / 86_400:g} days"
         if self._teams and proof.grant.team not in self._teams:
             return _wrong_team(self._teams, [proof.grant.team] if proof.grant.team else [])
-        return "this permission goes beyond what its signer may do here"
+        return "this permission grants more than its signer may do here"
 
     def _keep(self, peer: PeerId, token: _Token, now: float) -> None:
         others = [each for each in self._tokens.pop(peer, []) if each.id != token.id and now < each.expires]

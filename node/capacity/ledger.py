@@ -432,7 +432,7 @@ class Ledger:
     ) -> work.Granted | work.Queued | work.Denied:
         if sha256 != request.task_sha256:
             return work.Denied(
-                reason=Reason.BAD_REQUEST, detail=f"key {request.commit.key} stands for another task"
+                reason=Reason.BAD_REQUEST, detail=f"key {request.commit.key} already belongs to another task"
             )
         allocation = self.allocation(lease)
         if allocation is None:

@@ -29,7 +29,7 @@ def preemptible(allocation: Allocation) -> bool:
 
 def describe(victim: Allocation, *, name: bool) -> str:
     """The run that would be preempted, in words, for a quote. `name`: name its task, for a scheduler that may know of it."""
-    later = ", once what is being timed is done" if victim.timed else ""
+    later = ", when its current timing ends" if victim.timed else ""
     what = victim.request.task.task if name else "a run"
     return brief(f"{what} at priority {victim.request.base_priority}{later}")
 

@@ -110,9 +110,7 @@ def over_quota(request: SlotRequest, allocations: Iterable[Allocation]) -> str:
     own = sum(1 for one in allocations if one.state in COUNTED and one.request.principal == request.principal)
     if own < request.permission.slots:
         return ""
-    return (
-        f"you have {own} slots and queued leases here, and your permission is for {request.permission.slots}"
-    )
+    return f"you have {own} slots and queued leases here; your permission allows {request.permission.slots}"
 
 
 def admit_to_queue(

@@ -34,10 +34,10 @@ def calibrate(
     ctx: typer.Context,
     ticket: Annotated[str | None, typer.Argument(hidden=True)] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Measure whole curves: half a minute instead of seconds.")
+        bool, typer.Option("--full", help="Measure complete curves; takes half a minute instead of seconds.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Calibrate once more even if nothing has changed.")
+        bool, typer.Option("--force", help="Calibrate again even if nothing has changed.")
     ] = False,
     wait: Annotated[
         str | None,
@@ -49,11 +49,11 @@ def calibrate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure what this device can do at best and how much warm-up it needs.
+    """Measure this device's peak performance and the warm-up that it needs.
 
-    Measures the timer, the warm-up of each unit and how far its launches differ, the idle host, and the memory and arithmetic speed of
-    processor and GPU. The result is kept for this device, whatever the home, until hardware, system or runtimes change. The first `join`
-    calibrates too, and a worker makes more rounds at quiet moments.
+    Measures the timer, each unit's warm-up and the spread of its launches, the idle host, and the memory and arithmetic speed of
+    processor and GPU. The result is stored for this device, for all homes, until hardware, system or runtimes change. The first `join`
+    calibrates too, and a worker adds rounds at quiet moments.
     """
     import trio
 

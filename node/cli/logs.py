@@ -26,24 +26,28 @@ def logs(
     ctx: typer.Context,
     about: Annotated[
         list[str] | None,
-        typer.Argument(help="Ids of campaigns or tasks; only lines that name them.", metavar="ID..."),
+        typer.Argument(
+            help="Show only lines that name these campaigns or tasks, given by id.", metavar="ID..."
+        ),
     ] = None,
     level: Annotated[
         str, typer.Option(help="Lowest level to show: debug, info, warning or error.", metavar="LEVEL")
     ] = "info",
     role: Annotated[
         list[str] | None,
-        typer.Option(help="Only of worker, scheduler, gate or serve. Repeatable.", metavar="ROLE"),
+        typer.Option(
+            help="Show only this role: worker, scheduler, gate or serve. Repeatable.", metavar="ROLE"
+        ),
     ] = None,
     last: Annotated[int, typer.Option("--last", "-n", min=0, help="Show at most this many lines.")] = 200,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines until Ctrl-C.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
-    """Show this home's log files, all roles in one, the oldest line first.
+    """Show this home's logs, with the lines of all roles merged, oldest first.
 
-    Worker, scheduler, gate and server each keep up to 30 MiB of lines.
+    Worker, scheduler, gate and server each keep up to 30 MiB of logs.
     """
     home: Home = ctx.obj
     if level not in LEVELS:
@@ -56,7 +60,7 @@ def logs(
             f"there is no log file of {whose} in {home.logs}",
             hint=f"there are: {', '.join(known)}"
             if known
-            else "sark-node join, gate, serve and submit write them",
+            else "sark-node join, gate, serve and submit write log files",
         )
     wanted = LogFilter(
         logging.getLevelNamesMapping()[level.upper()], frozenset(role or ()), tuple(about or ())

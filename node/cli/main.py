@@ -43,9 +43,9 @@ def with_places(words: Sequence[str]) -> list[str]:
             given = value if equals else rest[0] if rest and not rest[0].startswith("-") else ""
             if not given or _PLACE.fullmatch(given):
                 raise SettingsError(
-                    f"--api: {given!r} is no URL of a server of models" if given else "--api has no URL",
+                    f"--api: {given!r} is not the URL of a model server" if given else "--api has no URL",
                     hint=f"to serve the dashboard and the HTTP API: sark-node join --serve {given or SERVE_PORT}"
-                    "\nto offer a server of models: sark-node join --api http://127.0.0.1:8000/v1",
+                    "\nto offer a model server: sark-node join --api http://127.0.0.1:8000/v1",
                 )
         if name != "--serve":
             completed.append(word)
@@ -82,7 +82,7 @@ def join(
     ticket: Annotated[
         str | None,
         typer.Argument(
-            help="Join with this ticket of `sark-node invite` or `pool invite`, once. A file that holds it, or - for standard input.",
+            help="Ticket from `sark-node invite` or `pool invite`, a file that contains it, or - for standard input. Needed only once.",
             metavar="TICKET",
         ),
     ] = None,
@@ -104,7 +104,7 @@ def join(
         Many,
         _many(
             "--quiet",
-            "Take no new work at these hours, local time: 22:00-07:00, Sat, 'Mon-Fri 09:00-17:00'.",
+            "Take no new work during these hours, local time: 22:00-07:00, Sat, 'Mon-Fri 09:00-17:00'.",
             "HOURS",
         ),
     ] = None,
@@ -116,7 +116,7 @@ def join(
     max_duration: Annotated[
         str | None,
         typer.Option(
-            help="Longest task to accept from other users, by its own limits.  \\[default: 1h]",
+            help="Longest task to accept from other users, by the sum of its time limits.  \\[default: 1h]",
             metavar="TIME",
         ),
     ] = None,
@@ -147,7 +147,7 @@ def join(
     api_watch: Annotated[
         bool,
         typer.Option(
-            "--api-watch", help="Also watch that server's processes and counters, where it runs on this host."
+            "--api-watch", help="Also watch that server's processes and counters, if it runs on this host."
         ),
     ] = False,
     gpus: Annotated[
@@ -255,7 +255,7 @@ def join(
         print(f"  serves: {serves(settings, [pool.name for pool in pools], known_names(home))}", flush=True)
         if settings.allow or settings.owners:
             print(
-                "  whoever submits has to trust this device too; send them this command:"
+                "  people who submit must also trust this device; send them this command:"
                 f" sark-node trust {here.identity.peer_id}",
                 flush=True,
             )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from node.store.model_files import ModelFile
 
 PANEL = "This device"
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -43,7 +43,7 @@ def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 Models = Annotated[
     list[str],
     typer.Argument(
-        help="A model's hash, at least six digits of it; or its name.",
+        help="A model's name, or at least the first six digits of its hash.",
         metavar="HASH...",
         autocompletion=_models,
     ),
@@ -55,14 +55,14 @@ app.add_typer(models, name="models", rich_help_panel=PANEL)
 
 @models.callback()
 def listed(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the models that are kept on this device, last used first; add, remove, pin or unpin some. No network is needed."""
+    """List the models stored on this device, most recently used first; add, remove, pin or unpin models. Needs no network."""
     if ctx.invoked_subcommand is None:
         list_(ctx, as_json)
 
 
 @models.command("list")
 def list_(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the models that are kept on this device, last used first."""
+    """List the models stored on this device, most recently used first."""
     from node.store.model_files import listing
 
     folder = _folder(ctx)
@@ -71,7 +71,9 @@ def list_(ctx: typer.Context, as_json: AsJson = False) -> None:
         print_json({"folder": str(folder), "models": [_plain(each) for each in local]})
         return
     if not local:
-        print("No model is kept here. They come with the work; or put one here: sark-node models add FILE")
+        print(
+            "No models are stored here. They arrive with tasks; to add one yourself: sark-node models add FILE"
+        )
         return
     console = new_console()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -100,7 +102,7 @@ def add(
     file: Annotated[list[Path], typer.Argument(help="A model's file, or its folder.", metavar="FILE...")],
     pin_it: Annotated[bool, typer.Option("--pin", help="Never evict it when space runs short.")] = False,
 ) -> None:
-    """Copy models here, so that no task has to fetch them. Your file is only read."""
+    """Copy models to this device, so that no task has to fetch them. Your file is not changed."""
     from node.settings.settings import WorkerSettings
     from node.store import model_files
     from node.store.cache import MARGIN, default_cap
@@ -131,7 +133,9 @@ def _refuse_unknown(path: Path) -> None:
         try:
             check_format(path)
         except Unfit as exc:
-            raise SettingsError(f"{path} is no model that a driver here knows: {exc}", hint=TITLES) from None
+            raise SettingsError(
+                f"{path} is not a model that a driver here knows: {exc}", hint=TITLES
+            ) from None
 
 
 @models.command()
@@ -163,7 +167,7 @@ def _set_pins(ctx: typer.Context, words: list[str], on: bool) -> None:
     folder = _folder(ctx)
     for each in [model_files.find(folder, word) for word in words]:
         model_files.set_pin(folder, each, on)
-        print(f"{'pinned' if on else 'not pinned any more'}: {_called(each)}")
+        print(f"{'pinned' if on else 'no longer pinned'}: {_called(each)}")
 
 
 def _folder(ctx: typer.Context) -> Path:

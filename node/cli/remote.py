@@ -195,7 +195,7 @@ async def _ask(
     if not isinstance(answer, Denied):
         answer = await link.call(message, max_wait_s=COMMAND_S)
     if isinstance(answer, Denied):
-        hint = f"only its owner can; on that device: sark-node join --owner {credentials.issuer}"
+        hint = f"only its owner can control it; to become an owner, run on that device: sark-node join --owner {credentials.issuer}"
         not_owner = answer.reason is Reason.NOT_ALLOWED
         raise Refused(
             "you are not its owner" if not_owner else answer.detail,

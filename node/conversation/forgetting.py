@@ -17,7 +17,7 @@ def why_not_forgotten(
     only while none of its tasks runs.
     """
     if peer != principal:
-        detail = f"only the scheduler that submitted {message.campaign} may have it forgotten"
+        detail = f"only the scheduler that submitted {message.campaign} may ask this worker to forget it"
         return Denied(reason=Reason.NOT_ALLOWED, detail=detail)
     if stale := ledger.leaders.refuse(peer, principal, message.campaign, message.epoch):
         return stale

@@ -40,8 +40,8 @@ MAX_UNMET: Final = 8
 MAX_UNMET_LINES: Final = 32
 """Unmet clauses and other reasons listed in a refusal."""
 NO_PROGRAMS: Final = (
-    "TorchScript and torch.export models carry programs, which are run only for this device's owner and for people"
-    " whom the owner let in; send ONNX, or weights as safetensors"
+    "TorchScript and torch.export models contain programs, which run only for this device's owner and for people"
+    " whom the owner admitted; send ONNX, or weights as safetensors"
 )
 RESULT_CURSOR: Final = 2**52
 """Cursors from here on go through the outbox in the order of the fences. No fence's number comes near this value."""
@@ -137,7 +137,7 @@ class RequestHandlers:
         """Why this device does not fit, clause by clause; empty: it fits. `units`: all units that the task needs."""
         advert = self.context.advert()
         working = [offer.unit for offer in advert.units]
-        has = ", ".join(working) or "no unit that works"
+        has = ", ".join(working) or "no working unit"
         lines = [
             brief(f"unit {unit}: this device has {has}")
             for unit in dict.fromkeys(units)
@@ -203,8 +203,8 @@ class RequestHandlers:
         unmet = self.unmet(task.requirement, *task.units())
         max_s = math.inf if permission.owner else self.context.max_duration_s
         if (task_s := max_seconds(task)) > max_s:
-            limit = f"this device's owner lets others have it for {show_duration(max_s)} at a time"
-            line = brief(f"the task's limits (fetch, loads, run) come to {show_duration(task_s)}; {limit}")
+            limit = f"this device's owner lets others use it for {show_duration(max_s)} at a time"
+            line = brief(f"the task's limits (fetch, loads, run) add up to {show_duration(task_s)}; {limit}")
             unmet = (*unmet[: MAX_UNMET_LINES - 1], line)
         if unmet:
             return work.Denied(reason=Reason.DOES_NOT_FIT, detail=shorten("; ".join(unmet)), unmet=unmet)

@@ -235,7 +235,7 @@ def _learn(
             continue
         if not samples:
             notes.append(
-                f"warm-up of {', '.join(units)} is not learned: the driver {driver} makes no samples"
+                f"warm-up of {', '.join(units)} was not learned: the driver {driver} has no sample models"
             )
             continue
         for unit in units:

@@ -43,11 +43,11 @@ def read_calibration(path: Path, fingerprint: str) -> StoredCalibration:
         with path.open("rb") as file:
             if _others_may_write(file.fileno()):
                 return StoredCalibration(
-                    missing=f"{path} is not this user's alone: chmod 600 it, or remove it"
+                    missing=f"another user owns {path} or can write it: chmod 600 it, or remove it"
                 )
             text = file.read(MAX_FILE)
     except FileNotFoundError:
-        return StoredCalibration(missing="this device, as it is now, is not calibrated yet")
+        return StoredCalibration(missing="this device is not calibrated yet in its current state")
     except OSError as exc:
         return StoredCalibration(missing=f"cannot read {path}: {exc.strerror or exc}")
     try:

@@ -80,14 +80,14 @@ class Calibrator:
         """
         if old is not None and await DISK.run(_remove, old / OF_OLD):
             report(
-                f"removed {old / OF_OLD}, of an earlier version: calibrations are kept in {self.path.parent}"
+                f"removed {old / OF_OLD} of an earlier version: calibrations are now stored in {self.path.parent}"
             )
         stored = await DISK.run(read_calibration, self.path, self.profile.fingerprint)
         self.current = stored.calibration
         if self.current is not None and not force and (self.current.full or not full):
             return self.current
         full = full or (self.current is not None and self.current.full)
-        why = stored.missing or ("one more round" if force else "in full")
+        why = stored.missing or ("another round" if force else "in full")
         report(f"calibrating this device, {'up to half a minute' if full else 'a few seconds'}: {why}")
 
         def waiting() -> None:

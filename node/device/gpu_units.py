@@ -145,7 +145,7 @@ class UnitsOnGpus:
                 if one.unit not in SAMPLED_UNITS:
                     continue
                 if one.detail.startswith(VULKAN):
-                    troubles.append(f"GPU {gpu.number}: {one.unit} by Vulkan cannot be held to one GPU")
+                    troubles.append(f"GPU {gpu.number}: {one.unit} by Vulkan cannot be restricted to one GPU")
                     continue
                 units.append(replace(one, unit=choice.named(one.unit, gpu)))
             troubles += [f"GPU {gpu.number}: {trouble}" for trouble in found.troubles]

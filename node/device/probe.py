@@ -107,7 +107,9 @@ def probe_device(
     notes += [*on.report.notes, *result.troubles]
     if len(result.units) > MAX_UNITS:
         more = [one.unit for one in result.units[MAX_UNITS:]]
-        notes.append(f"an advert has room for {MAX_UNITS} units: {len(more)} are not in it, {more[0]} first")
+        notes.append(
+            f"an advert holds at most {MAX_UNITS} units: {len(more)} are left out, the first is {more[0]}"
+        )
     host = ascii_name(wanted_name or socket.gethostname().split(".")[0], "device")
     return Profile(
         device=probe_parsers.device_of(read_machine_id()) or kept_device_id(data / "device-id"),

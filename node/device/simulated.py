@@ -70,5 +70,5 @@ def read_pretended(text: str) -> SimulatedDevice:
         first = exc.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise SettingsError(
-            f"--pretend: {where}: {first['msg']}", hint="it is made by: sark-node demo --fleet 8"
+            f"--pretend: {where}: {first['msg']}", hint="create it with: sark-node demo --fleet 8"
         ) from None

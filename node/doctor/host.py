@@ -35,7 +35,7 @@ SMALL_DISK: Final = 10 << 30
 TIME_ERROR: Final = 5
 SET_CLOCK: Final = {
     "darwin": "System Settings, General, Date & Time: set it automatically; or: sudo sntp -sS time.apple.com",
-    "win32": "in a prompt of an administrator: w32tm /resync",
+    "win32": "in an administrator's prompt: w32tm /resync",
 }.get(sys.platform, "sudo timedatectl set-ntp true")
 
 GPU_RUNTIMES: Final = (
@@ -251,8 +251,8 @@ def _governed(governor: str | None) -> Check:
         return ok("governor", governor)
     return note(
         "governor",
-        f"{governor}: the clock follows the load, so short runs see a low clock",
-        "for steady figures: cpupower frequency-set -g performance",
+        f"{governor}: the clock follows the load, so short runs get a low clock",
+        "for stable results: cpupower frequency-set -g performance",
     )
 
 
@@ -260,10 +260,10 @@ def _busy(facts: HostFacts) -> Check:
     shares = (("other processes", facts.others_share), ("waiting for a processor", facts.stall_share))
     measured = [(name, share) for name, share in shares if share is not None]
     if not measured:
-        return note("load", "unknown on this system: a busy host looks like a slow one")
+        return note("load", "unknown on this system, so a busy host looks like a slow one")
     text = ", ".join(f"{name} {share:.0%}" for name, share in measured)
     if max(share for _, share in measured) > BUSY:
-        todo = "end other programs; measurements wait for an idle host and flag a busy one"
+        todo = "close other programs; measurements wait for an idle host and flag a busy one"
         return note("load", text, todo)
     return ok("load", text)
 
@@ -284,14 +284,14 @@ def _power(on_battery: bool | None) -> Check:
 
 def _energy(meters: Sequence[str], hidden: int) -> Check:
     if hidden:
-        what = "RAPL counts the processor's energy, but only root may read it"
+        what = "RAPL counts the processor's energy, but only root can read it"
         todo = (
-            "until the next start: sudo chmod o+r /sys/class/powercap/intel-rapl:*/energy_uj"
-            "\non a shared machine, other users can then guess what it computes; for a meter at the wall: SARK_METER=FILE"
+            "until the next reboot: sudo chmod o+r /sys/class/powercap/intel-rapl:*/energy_uj"
+            "\non a shared machine, other users can then guess what it computes; to use a wall meter: SARK_METER=FILE"
         )
         return note("energy", what, todo)
     if not meters:
-        return ok("energy", "no meter but a GPU's own; a file of a meter at the wall: SARK_METER=FILE")
+        return ok("energy", "no meter except a GPU's own; to use a wall meter: SARK_METER=FILE")
     return ok("energy", ", ".join(meters))
 
 

@@ -248,9 +248,9 @@ def _pool(pool: Membership, listed: bool, now: float) -> Check:
     if listed:
         return ok("pool", f"{pool.name} admitted this device")
     if pool.unused and pool.until > now:
-        what = f"{pool.name} has not admitted this device yet: no gate with the pool's key took the ticket"
+        what = f"{pool.name} has not admitted this device yet: no gate with the pool's key has accepted the ticket"
         todo = (
-            "is the worker running (sark-node join), and do the gates answer? else ask the pool's owner for a new ticket"
+            "is the worker running (sark-node join), and do the gates answer? otherwise ask the pool's owner for a new ticket"
             f"\nor leave the pool: sark-node join --leave-pool {pool.name}"
         )
         return note("pool", what, todo)
@@ -280,7 +280,7 @@ def _gates(facts: NetworkFacts) -> list[Check]:
                 what = f"{gate.name} is not dialled: {forbidden}"
                 todo = "ask its operator for an address that this device can reach; a gate prints them when it starts"
             elif gate.here:
-                what = f"{gate.name} does not answer, and names this very machine"
+                what = f"{gate.name} does not answer, and its address is one of this machine itself"
                 todo = "start a gate here: sark-node gate\nor give the address of a gate on another machine, which it prints when it starts"
             if gate.other:
                 what = (
@@ -315,7 +315,7 @@ def _reach(facts: NetworkFacts) -> list[Check]:
                 todo = (
                     f"for faster transfers, forward TCP port {port} on the router to {facts.own_ip}, then: sark-node join{listen}"
                     f"\nor let the router do it: sark-node join --upnp{listen}"
-                    f"\nif the outer port differs: sark-node join{listen} --announce /ip4/{observed}/tcp/OUTER_PORT"
+                    f"\nif the external port differs: sark-node join{listen} --announce /ip4/{observed}/tcp/OUTER_PORT"
                 )
             else:
                 todo = f"a firewall blocks it: open TCP port {port}, then: sark-node join{listen}"

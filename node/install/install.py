@@ -41,7 +41,7 @@ def run_command(command: Sequence[str]) -> tuple[int, str]:
     except FileNotFoundError:
         return NO_PROGRAM, "this program is not installed here"
     except subprocess.TimeoutExpired:
-        return 124, f"no end after {STEP_S:g} s"
+        return 124, f"still running after {STEP_S:g} s"
     except OSError as exc:
         return 126, exc.strerror or str(exc)
     return done.returncode, (done.stderr or done.stdout).strip()
@@ -167,7 +167,7 @@ def install(
     in_the_way = not service.path.exists() and busy()
     if service.taken and not service.path.exists() and run(service.taken)[0] == 0:
         raise ResourceError(
-            f"there is a task {service.name} already, which was not written for this home",
+            f"a task named {service.name} already exists and was not created for this home",
             hint="rename it, or install for a home of its own: --home FOLDER",
         )
     try:
@@ -221,7 +221,7 @@ def _refuse_others(service: Service) -> None:
         text = ""
     if service.mark not in text:
         raise ResourceError(
-            f"{service.path} is there already and was not written for this home; it is left as it is",
+            f"{service.path} already exists and was not written for this home; it was not changed",
             hint="move it away, or install for a home of its own: --home FOLDER",
         )
 
@@ -234,7 +234,7 @@ def _take(
     for step in steps:
         line = subprocess.list2cmdline(step.command)
         if not well:
-            say(f"  then by hand: {line}")
+            say(f"  then run: {line}")
             continue
         code, shown = run(step.command)
         for _ in range(step.tries - 1):

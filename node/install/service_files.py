@@ -115,7 +115,7 @@ def service_for(setting: Setting, command: Sequence[str]) -> Service:
     for word in (*command, str(setting.data), str(setting.logs), setting.user, *sum(setting.environment, ())):
         if _CONTROL.search(word):
             raise ResourceError(
-                f"an argument holds a line break or another control character: {word!r}",
+                f"an argument contains a line break or another control character: {word!r}",
                 hint="remove the control character, or set the value in config.toml",
             )
         if _UNTOLD.search(word):

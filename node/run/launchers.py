@@ -106,7 +106,7 @@ class Launchers:
     def _driver_of(self, unit: str) -> str:
         driver = self._profile.driver_of(unit)
         if driver is None:
-            raise LocalProtocolError(f"a run on {unit} was let in, which does not work here")
+            raise LocalProtocolError(f"a run on {unit} was admitted, but {unit} does not work here")
         return driver
 
     def launch_at_once(self, order: WorkOrder, limits: Limits) -> NamedLaunch:

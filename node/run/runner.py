@@ -208,7 +208,7 @@ def _record(observations: RunObservations, job: RecordJob, end: RunEnd, bench: R
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         field_name = ".".join(str(part) for part in first["loc"])
-        why = f"the driver reported what no record can hold: {field_name}: {first['msg']}"
+        why = f"the driver reported a value that no record can hold: {field_name}: {first['msg']}"
         return _failure_record(observations, job, failed(Reason.CRASHED, why), bench)
 
 
@@ -244,7 +244,7 @@ async def _attempt(
                 if len(paths) < len(files):
                     return failed(
                         Reason.FETCH_FAILED,
-                        f"{files[len(paths)].name} was not here after the fetch limit of {task.timeouts.fetch_s:g} s",
+                        f"{files[len(paths)].name} did not arrive within the fetch limit of {task.timeouts.fetch_s:g} s",
                     )
                 await bench.fetch_manifest(job)
             observations.enter("queue", bench.clock())

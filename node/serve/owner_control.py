@@ -36,7 +36,7 @@ UNFINISHED: Final = frozenset(LeaseState) - {LeaseState.REPORTING, LeaseState.CL
 """States of runs and queued leases for which a drain waits."""
 HINTS: Final = {
     "paused by its owner": " (sark-node resume ends it)",
-    "on battery": " (join --on-battery takes it all the same)",
+    "on battery": " (join --on-battery takes work anyway)",
 }
 """Reason for taking no work → what the owner can do about it."""
 

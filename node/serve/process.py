@@ -221,7 +221,7 @@ def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[
             matches = [pool for pool in joined if word in (pool.name, pool.pool)]
             if len(matches) != 1:
                 names = ", ".join(f"{pool.name} ({pool.pool})" for pool in matches or joined) or "none"
-                what = "means several pools" if matches else "is no pool that this device works for"
+                what = "matches several pools" if matches else "is not a pool that this device works for"
                 raise SettingsError(f"--leave-pool {word!r} {what}", hint=f"it is one of: {names}")
             leave_pool(home, matches[0].pool, Role.WORKER)
         if ticket is not None:
@@ -230,7 +230,7 @@ def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[
             joined = joined_pools(home, Role.WORKER)
             if len(joined) >= MAX_POOLS and fresh.pool not in {pool.pool for pool in joined}:
                 raise SettingsError(
-                    f"this device works for {len(joined)} pools, which is all that it can tell others: "
+                    f"this device works for {len(joined)} pools, the most that it can announce: "
                     + ", ".join(pool.name for pool in joined),
                     hint="leave one with the same command: --leave-pool NAME",
                 )
@@ -244,10 +244,10 @@ def check_anyone(settings: WorkerSettings, sandbox: TierProbe) -> str:
         return ""
     if sandbox.tier is not Tier.FULL:
         raise ResourceError(
-            f"--accept-anyone needs the full sandbox, and here it is {sandbox.tier}: {'; '.join(sandbox.reasons)}",
+            f"--accept-anyone needs the full sandbox, but the sandbox here is {sandbox.tier}: {'; '.join(sandbox.reasons)}",
             hint="admit people you know instead: sark-node pool create NAME, sark-node pool invite NAME; or --allow SCHEDULER_ID",
         )
-    return "WARNING: this device runs models for anybody who asks, in the full sandbox; to end this, leave out --accept-anyone"
+    return "WARNING: this device runs models for anybody who asks, in the full sandbox; to end this, restart it without --accept-anyone"
 
 
 def with_gates_of(

@@ -275,7 +275,7 @@ class Worker:
 
     async def health(self, link: Link, message: Message) -> Message:
         if not isinstance(message, Ping):
-            raise RemoteProtocolError(f"{type(message).__name__} is not for us to answer")
+            raise RemoteProtocolError(f"{type(message).__name__} is not a call that a worker answers")
         ledger = self.ledger
         return Pong(
             role="worker",
@@ -305,7 +305,7 @@ class Worker:
         try:
             # removing gigabytes would distort the figures, and a run needs its model for its next launch
             if self.sharing.exclusive.locked() or self.sharing.cache.in_use:
-                raise ResourceError("something is measured or fetched here now")
+                raise ResourceError("a measurement or a fetch is running here now")
             async with self.sharing.exclusive:
                 await self._manifests.forget(command.campaign, command.principal)
                 models, size = await self._parts.cache.forget(command.principal, command.campaign)

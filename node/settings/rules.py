@@ -53,14 +53,14 @@ def read_quiet(text: str) -> QuietHours:
 
 def _day(text: str) -> int:
     if text.capitalize() not in DAYS:
-        raise ValueError(f"{text} is no day; the days are {', '.join(DAYS)}")
+        raise ValueError(f"{text} is not a day; the days are {', '.join(DAYS)}")
     return DAYS.index(text.capitalize())
 
 
 def _minute(text: str) -> int:
     hour, minute = map(int, text.split(":"))
     if minute > 59 or hour * 60 + minute > _DAY:
-        raise ValueError(f"{text} is no time of day; {FORM}")
+        raise ValueError(f"{text} is not a time of day; {FORM}")
     return hour * 60 + minute
 
 

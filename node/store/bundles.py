@@ -51,7 +51,7 @@ def unpack(file: Path, folder: Path) -> None:
         with file.open("rb") as source:
             parts = read_header(source.read)
             if parts is None or file.stat().st_size != size_of(parts):
-                raise RemoteProtocolError("bad bundle: it is longer or shorter than its files")
+                raise RemoteProtocolError("bad bundle: its size is not that of its files")
             partial.mkdir(mode=0o700)
             for part in parts:
                 _write(source.read, part, partial / part.path)

@@ -216,7 +216,7 @@ class ModelCache:
             if partial.size < model.size:
                 await self._bring(model, partial, source, progress)
             if partial.size != model.size:
-                why = f"{partial.size} of {model.size} bytes came"
+                why = f"only {partial.size} of {model.size} bytes arrived"
                 raise _failure(model, Reason.FETCH_FAILED, why)
             if await HASHING.run(partial.digest) != model.sha256:
                 await DISK.run(remove_partial, path)

@@ -163,7 +163,7 @@ class ManifestStore:
     def _read(self, data: bytes, sha256: str, campaign: str, owner: str) -> ManifestCard:
         """Raises `RemoteProtocolError` for a manifest that is not the owner's, or not of this campaign."""
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise RemoteProtocolError("the manifest is not what its name says")
+            raise RemoteProtocolError("the manifest does not have the hash that names it")
         cover = read_cover(data)
         if (cover.campaign, cover.owner) != (campaign, owner) or not verify(
             owner, cover.message, cover.signature

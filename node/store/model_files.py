@@ -151,10 +151,11 @@ def find(folder: Path, word: str) -> ModelFile:
     if matches:
         several = ", ".join(f"{each.sha256[:16]}… ({each.name or 'no name'})" for each in matches[:4])
         raise SettingsError(
-            f"{word!r} means {len(matches)} models here: {several}", hint="give more of the hash"
+            f"{word!r} matches {len(matches)} models here: {several}", hint="give more digits of the hash"
         )
     raise SettingsError(
-        f"no model {word!r} here", hint="list them: sark-node models; name one by six digits of its hash"
+        f"no model {word!r} here",
+        hint="list them: sark-node models; give a name, or at least six digits of a hash",
     )
 
 

@@ -77,7 +77,7 @@ def unpack_examples(packed: bytes, most: int = MAX_EXAMPLE_BYTES) -> tuple[dict[
     try:
         listed = json.loads(packed[_LENGTH : _LENGTH + length])
     except (ValueError, RecursionError):
-        raise ValueError("its head is no JSON") from None
+        raise ValueError("its head is not JSON") from None
     if not isinstance(listed, list) or len(listed) > MAX_EXAMPLES:
         raise ValueError(f"its head is not a list of at most {MAX_EXAMPLES}")
     place, examples = _LENGTH + length, []
@@ -88,10 +88,10 @@ def unpack_examples(packed: bytes, most: int = MAX_EXAMPLE_BYTES) -> tuple[dict[
             values[name] = Value(dtype, shape, packed[place : place + size])
             place += size
         if len(values) != len(entries):
-            raise ValueError("a name stands twice in an example")
+            raise ValueError("an example has a name twice")
         examples.append(values)
     if place != len(packed):
-        raise ValueError("its head and its bytes do not fit")
+        raise ValueError("its head and its bytes do not match")
     return tuple(examples)
 
 

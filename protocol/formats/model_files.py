@@ -75,8 +75,8 @@ _SIGNATURES: Final[tuple[tuple[int, bytes, str, str], ...]] = (
     (0, b"\x7fELF", "a program", _OTHER_FILE),
     (0, b"MZ", "a program", _OTHER_FILE),
     (0, b"#!", "a script", _OTHER_FILE),
-    (0, b"\x89PNG", "a picture", _OTHER_FILE),
-    (0, b"\xff\xd8\xff", "a picture", _OTHER_FILE),
+    (0, b"\x89PNG", "an image", _OTHER_FILE),
+    (0, b"\xff\xd8\xff", "an image", _OTHER_FILE),
     (0, b"%PDF", "a PDF document", _OTHER_FILE),
 )
 """Offset, the bytes there, what the file is, what to do."""
@@ -104,7 +104,10 @@ def find_other_format(head: bytes) -> tuple[str, str] | None:
             "give the folder that holds the .xml file and its .bin file",
         )
     if start.startswith((b"<!doctype", b"<html", b"<?xml")):
-        return "a web page, not a model", "the download was answered by a page: get the file itself"
+        return (
+            "a web page, not a model",
+            "the server sent a page instead of the file: download the file itself",
+        )
     return ("JSON text, not a model", _OTHER_FILE) if start.startswith((b"{", b"[")) else None
 
 
@@ -166,7 +169,7 @@ def read_members(path: Path) -> dict[str, int]:
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as why:
         raise FormatError(f"the archive is broken: {why}") from why
     if len(listed) > MAX_MEMBERS:
-        raise FormatError(f"the archive holds {len(listed)} files; at most {MAX_MEMBERS} are taken")
+        raise FormatError(f"the archive holds {len(listed)} files; at most {MAX_MEMBERS} are allowed")
     sizes: dict[str, int] = {}
     roots: set[str] = set()
     for member in listed:
@@ -174,7 +177,9 @@ def read_members(path: Path) -> dict[str, int]:
         roots.add(root)
         odd = not name or name in sizes or ".." in name.split("/") or "\\" in name or name.startswith("/")
         if (odd and not member.is_dir()) or len(roots) > 1:
-            raise FormatError("the archive is not one that torch wrote: odd or doubled names in it")
+            raise FormatError(
+                "the archive is not one that torch wrote: it contains unusual or duplicate names"
+            )
         if not member.is_dir():
             sizes[name] = member.file_size
     return sizes

@@ -59,9 +59,9 @@ def read_graph(path: Path) -> OnnxGraph:
     except OSError as why:
         raise FormatError(f"cannot be read: {why.strerror or why}") from why
     except ValueError as why:
-        raise FormatError("is corrupt or cut short: it is no whole ONNX model") from why
+        raise FormatError("is corrupt or cut short: it is not a complete ONNX model") from why
     if found is None or not (found.operators or found.inputs):
-        raise FormatError("is no ONNX model: it has no graph")
+        raise FormatError("is not an ONNX model: it has no graph")
     if found.operators == 0:
         raise FormatError("is an ONNX model without operators: there is nothing to run")
     return found

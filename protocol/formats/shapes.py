@@ -187,7 +187,7 @@ class _Sizes:
             raise ShapeError(f"the model has no input {name[:100]!r}", _nearest(name, others) or known)
         if len(shape) != len(port.shape):
             raise ShapeError(
-                f"input {name} is {port.text() or 'a scalar'}, and {show_shape(shape) or 'a scalar'} was given",
+                f"input {name} is {port.text() or 'a scalar'}, but {show_shape(shape) or 'a scalar'} was given",
                 f"give {len(port.shape)} sizes",
             )
         for axis, size in enumerate(shape):
@@ -214,11 +214,11 @@ class _Sizes:
     def _set(self, place: tuple[str, int], size: int, by: str) -> None:
         if not 0 <= size <= MAX_SIZE:
             raise ShapeError(
-                f"{by} gives {place[0]}[{place[1]}] the size {size}", f"a size is 0 to {MAX_SIZE}"
+                f"{by} gives {place[0]}[{place[1]}] the size {size}", f"a size must be 0 to {MAX_SIZE}"
             )
         if self.known.setdefault(place, size) != size:
             raise ShapeError(
-                f"{self._by[place]} says that {place[0]}[{place[1]}] is {self.known[place]}, {by} says {size}",
+                f"{self._by[place]} says that {place[0]}[{place[1]}] is {self.known[place]}, but {by} says {size}",
                 "leave one of them out",
             )
         self._by.setdefault(place, by)
@@ -305,7 +305,7 @@ def _batch_axes(ports: Sequence[InputPort], named: str | None, batch: int) -> li
             known = [port.symbol(axis) or port.key(axis) for port in ports for axis in port.dynamic()]
             there = ", ".join(dict.fromkeys(known[:8])) or "none"
             raise ShapeError(
-                f"batch_dim {named[:100]!r} is no dynamic dimension of the model's inputs",
+                f"batch_dim {named[:100]!r} is not a dynamic dimension of the model's inputs",
                 f"there are: {there}",
             )
         return [named]

@@ -71,13 +71,13 @@ def problem(step: Mapping[str, Any], allowed: Mapping[str, Mapping[str, StepOpti
     """What is wrong with a step and what is allowed, in one line; empty if nothing is wrong. `allowed`: `PRE` or `POST`."""
     name, of, options = step.get("step"), step.get("of", ""), step.get("options", {})
     if unknown := sorted(str(key) for key in step.keys() - {"step", "of", "options"}):
-        return f"a step has no {unknown[0][:60]!r}: only step, of and options"
+        return f"a step has no {unknown[0][:60]!r}: its keys are step, of and options"
     if not isinstance(name, str) or name not in allowed:
         return f"there is no step {str(name)[:60]!r} here: there are {', '.join(allowed)}"
     if not isinstance(of, str) or len(of) > MAX_NAME:
-        return f"{name}: 'of' is the name of an input or output"
+        return f"{name}: 'of' must be the name of an input or output"
     if not isinstance(options, Mapping):
-        return f"{name}: its options are a mapping"
+        return f"{name}: its options must be a mapping"
     if unknown := sorted(str(key) for key in options.keys() - allowed[name].keys()):
         takes = ", ".join(allowed[name]) or "none"
         return f"{name} has no option {unknown[0][:60]!r}: it takes {takes}"
@@ -104,13 +104,13 @@ def _wrong(value: Any, option: StepOption) -> str:
         return f"{text}, not a list with each axis once, such as [0, 3, 1, 2]"
     entries = list(value) if listed else [value]
     if not 0 < len(entries) <= MAX_LIST:
-        return f"a list of {len(entries)} entries; 1 to {MAX_LIST} are taken"
+        return f"a list of {len(entries)} entries; 1 to {MAX_LIST} are allowed"
     whole = option.kind in (StepKind.WHOLE, StepKind.AXES)
     for entry in entries:
         if isinstance(entry, bool) or not isinstance(entry, int if whole else int | float):
             return f"{str(entry)[:60]!r}, not {option.kind}"
         if not option.least <= entry <= option.most:
-            return f"{entry:g}; it lies between {option.least:g} and {option.most:g}"
+            return f"{entry:g}; it must be between {option.least:g} and {option.most:g}"
     return ""
 
 

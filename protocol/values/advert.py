@@ -101,7 +101,7 @@ def advert_body(advert: Advert) -> bytes:
     body = pack(advert.to_wire())
     if len(body) > MAX_ADVERT:
         raise LocalProtocolError(
-            f"this node's advert is {len(body)} bytes, {MAX_ADVERT} are allowed: use fewer or shorter labels"
+            f"this node's advert has {len(body)} bytes, but only {MAX_ADVERT} are allowed: use fewer or shorter labels"
         )
     return body
 

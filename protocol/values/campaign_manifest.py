@@ -132,7 +132,7 @@ def open_manifest(cover: ManifestCover) -> OpenedManifest:
         if models and any(model.sha256 not in models for model in task.models()):
             raise RemoteProtocolError(f"bad manifest: {task.task} needs a model that is not in it")
     if len({task.task for task in tasks}) != len(tasks):
-        raise RemoteProtocolError("bad manifest: a task is in it twice")
+        raise RemoteProtocolError("bad manifest: it contains a task twice")
     return OpenedManifest(manifest, tasks)
 
 

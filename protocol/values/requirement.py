@@ -73,13 +73,13 @@ ATTRIBUTES: Final[dict[str, Attribute]] = {
         Attribute(
             "features",
             Of.LIST,
-            "kinds of tasks that older versions do not run, such as units-in-turns",
+            "kinds of tasks that older versions cannot run, such as units-in-turns",
             lambda a: a.features or (),
         ),
         Attribute(
             "gpu",
             Of.LIST,
-            "names of the GPUs; with a unit on a GPU, of its own alone",
+            "names of the GPUs; for a unit on a GPU, only that of its own GPU",
             lambda a: tuple(g.name for g in a.gpus),
         ),
         Attribute(
@@ -98,7 +98,9 @@ ATTRIBUTES: Final[dict[str, Attribute]] = {
             "units", Of.LIST, "compute units that work there", lambda a: tuple(u.unit for u in a.units)
         ),
         Attribute("version", Of.TEXT, "version of sark-node", lambda a: a.version or None),
-        Attribute("vram", Of.SIZE, "memory of the largest GPU; with a unit on a GPU, of its own", _vram),
+        Attribute(
+            "vram", Of.SIZE, "memory of the largest GPU; for a unit on a GPU, that of its own GPU", _vram
+        ),
     )
 }
 _LABEL: Final = re.compile(r"^label\.[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")

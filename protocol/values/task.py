@@ -162,9 +162,9 @@ class Task(Message):
     @model_validator(mode="after")
     def _check_units(self) -> Task:
         if self.beside_units is not None and len(self.beside_units) != len(self.beside or ()):
-            raise ValueError("beside_units has another number of units than beside of models")
+            raise ValueError("beside_units must have as many units as beside has models")
         if self.examples is not None and self.beside is not None:
-            raise ValueError("a model that takes turns with others answers no examples")
+            raise ValueError("a model that takes turns with others cannot answer examples")
         return self
 
 

@@ -50,9 +50,7 @@ def problem(path: str) -> str:
         return f"its path is longer than {MAX_PATH} characters, or deeper than {MAX_DEPTH} folders"
     for step in steps:
         if not _STEP.fullmatch(step) or _DEVICES.fullmatch(step):
-            return (
-                "names may hold letters, digits, space and . _ + @ -, begin with no dot, and be no device's"
-            )
+            return "names may hold letters, digits, space and . _ + @ -, must not begin with a dot, and must not be those of devices"
     return ""
 
 
@@ -85,7 +83,7 @@ def read_header(read: Callable[[int], bytes]) -> tuple[BundlePart, ...] | None:
     except (ValueError, TypeError, RecursionError) as exc:
         raise RemoteProtocolError(f"bad bundle: {exc}") from exc
     if again != head + body:
-        raise RemoteProtocolError("bad bundle: its list of files is not in the one form there is")
+        raise RemoteProtocolError("bad bundle: its list of files is not in canonical form")
     return parts
 
 
@@ -101,21 +99,23 @@ def _part(entry: Any) -> BundlePart:
 
 def _check(parts: Sequence[BundlePart]) -> None:
     if not 1 <= len(parts) <= MAX_PARTS:
-        raise ValueError(f"it holds {len(parts)} files; 1 to {MAX_PARTS} are taken")
+        raise ValueError(f"it holds {len(parts)} files; 1 to {MAX_PARTS} are allowed")
     files: set[str] = set()
     folders: set[str] = set()
     for part in parts:
         if why := problem(part.path):
             raise ValueError(f"file {part.path[:MAX_PATH]!r}: {why}")
         if part.size < 0 or not _SHA256.fullmatch(part.sha256):
-            raise ValueError(f"file {part.path!r}: a size is 0 or more, a sha256 has 64 hexadecimal digits")
+            raise ValueError(
+                f"file {part.path!r}: a size must be 0 or more, and a sha256 must have 64 hexadecimal digits"
+            )
         path = part.path.lower()  # some systems treat names that differ only in case as one
         if path in files:
-            raise ValueError(f"file {part.path!r} is there twice, or differs from another in case alone")
+            raise ValueError(f"file {part.path!r} occurs twice, or differs from another only in case")
         files.add(path)
         steps = path.split("/")
         folders.update("/".join(steps[:depth]) for depth in range(1, len(steps)))
     if both := files & folders:
         raise ValueError(f"{min(both)!r} is a file and a folder at once")
     if sum(part.size for part in parts) > MAX_BYTES:
-        raise ValueError(f"its files come to more than {MAX_BYTES // 2**30} GiB")
+        raise ValueError(f"its files exceed {MAX_BYTES // 2**30} GiB")

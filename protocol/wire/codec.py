@@ -148,7 +148,7 @@ class Vocabulary:
         """Prefix and body. Raises `LocalProtocolError` for a message of another family, or above the cap."""
         name, fields = frame.message.type, frame.message.to_wire()
         if name not in self._by_type:
-            raise LocalProtocolError(f"{type(frame.message).__name__} is not spoken here")
+            raise LocalProtocolError(f"{type(frame.message).__name__} is not a message of this protocol")
         try:
             _bound((str(frame.kind), frame.id, name, fields))
         except RemoteProtocolError as exc:  # the peer would refuse it, so refuse it here

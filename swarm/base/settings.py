@@ -41,7 +41,7 @@ _FLAGS = {
 
 
 _FORMS = {
-    "tuple_type": 'write a list: ["…"], also for one',
+    "tuple_type": 'write a list: ["…"], even for one value',
     "dict_type": 'write names with values: {site = "lab"}',
     "string_type": "write it in quotes",
     "string_pattern_mismatch": "letters, digits, space and . _ -, at most 64, beginning with a letter or digit",

@@ -137,8 +137,8 @@ class _NotJson(CampaignError):
 _NOT_YAML: Final[dict[str, str]] = {
     "mapping values are not allowed": "quote a text that holds ': ', and check the indentation",
     "could not find expected ':'": "write it as key: value",
-    "expected <block end>": "check the indentation: entries of one level begin in the same column",
-    "did not find expected key": "check the indentation: entries of one level begin in the same column",
+    "expected <block end>": "check the indentation: entries of one level must begin in the same column",
+    "did not find expected key": "check the indentation: entries of one level must begin in the same column",
     "expected ',' or": "check the commas and the closing bracket",
     "unexpected end of stream": "close the quotes",
     "cannot start any token": "quote a text that begins with a sign such as @ or %",
@@ -152,7 +152,7 @@ def _yaml_events(text: str, file: str) -> Iterator[_Event]:
             line = min(event.start_mark.line + 1, len(rows)) if event.start_mark is not None else 1
             documents += isinstance(event, yaml.DocumentStartEvent)
             if documents > 1:
-                raise _error(file, line, "a second document begins here", "one campaign for each file")
+                raise _error(file, line, "a second document begins here", "write one campaign per file")
             if isinstance(event, yaml.AliasEvent):
                 what = f"alias *{safe_text(event.anchor or '', 40)}: aliases are not allowed"
                 raise _error(file, line, what, "write the value out")

@@ -24,7 +24,7 @@ def contents(path: Path) -> Iterator[bytes]:
     """
     if not path.is_dir():
         if path.exists() and not path.is_file():
-            raise ValueError("it is no ordinary file")  # a pipe or a device has no end
+            raise ValueError("it is not a regular file")  # a pipe or a device has no end
         yield from _pieces(path)
         return
     parts = parts_of(path)
@@ -47,7 +47,7 @@ def parts_of(folder: Path) -> tuple[BundlePart, ...]:
 
 def _walk(folder: Path, below: str, depth: int) -> Iterator[str]:
     if depth > MAX_DEPTH:
-        raise ValueError(f"the folder is deeper than {MAX_DEPTH} folders")
+        raise ValueError(f"the folder is nested deeper than {MAX_DEPTH} levels")
     result = 0
     with os.scandir(folder / below) as entries:
         for entry in entries:
@@ -64,7 +64,7 @@ def _walk(folder: Path, below: str, depth: int) -> Iterator[str]:
                 yield path
             else:
                 raise ValueError(
-                    f"{path!r} is a link or no ordinary file; a model's folder holds files alone"
+                    f"{path!r} is a link or another special file; a model's folder may hold only regular files"
                 )
             if result > MAX_PARTS:
                 raise ValueError(f"the folder holds more than {MAX_PARTS} files")

@@ -104,11 +104,11 @@ class BlobClient:
             match frame.message:
                 case BlobAbsent() as absent:
                     raise Refused(
-                        f"{peer} does not give {self.sha256[:12]}…: {absent.detail or absent.reason}",
+                        f"{peer} does not send {self.sha256[:12]}…: {absent.detail or absent.reason}",
                         reason=absent.reason,
                     )
                 case Busy(retry_after_s=wait):
-                    why = f"{peer} has no time for us for {wait:.1f} s"
+                    why = f"{peer} is overloaded; try again in {wait:.1f} s"
                     raise Refused(why, reason=Reason.OVERLOADED, retry_after_s=wait)
                 case PieceFollows(size=size) | HavePieces(size=size) if self.size not in (None, size):
                     raise RemoteProtocolError(f"{peer} has {size} bytes under this hash, not {self.size}")
@@ -128,7 +128,7 @@ class BlobClient:
                     return request, holders, bytearray()
                 case _:
                     pass
-        raise RemoteProtocolError(f"{peer} sent a {type(frame.message).__name__} out of turn")
+        raise RemoteProtocolError(f"{peer} sent an unexpected {type(frame.message).__name__}")
 
     async def _bytes(self, length: int) -> bytearray:
         data = self.memory.take(length)
@@ -141,7 +141,7 @@ class BlobClient:
         if head.offset is not None and head.offset != offset:
             index = head.offset // PIECE_SIZE
             if request.missing is None or index not in from_bits(request.missing, count_of(head.size)):
-                raise RemoteProtocolError(f"{self.stream.peer} sent another piece than requested")
+                raise RemoteProtocolError(f"{self.stream.peer} sent a piece that was not requested")
             offset, expected = span(index, head.size)
         if head.length != expected:
             raise RemoteProtocolError(

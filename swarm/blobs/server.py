@@ -162,7 +162,7 @@ class BlobServer:
                 if frame is None:
                     return
                 if frame.kind is not FrameKind.CALL:
-                    raise RemoteProtocolError(f"a {type(frame.message).__name__} that is no call")
+                    raise RemoteProtocolError(f"a {type(frame.message).__name__} that is not a call")
                 payer.charge(CALL_US + frame.size * BYTE_US + self._cost_us(frame.message, opened))
                 if owes := payer.owes_s():
                     await trio.sleep(owes)
@@ -176,7 +176,7 @@ class BlobServer:
                                     opened = None
                                 opened = await self._open(stream.peer, ask)
                             if ask.grant is not None and self.resting():
-                                raise _Absent("something is measured here", Reason.BUSY)
+                                raise _Absent("a measurement is running here", Reason.BUSY)
                             if isinstance(ask, AskPieces):
                                 await _say(stream, frame.id, self._pieces_of(opened))
                             else:
@@ -188,10 +188,12 @@ class BlobServer:
                                 await self.where(stream.peer, sha256) if self.where is not None else None
                             )
                             if holders is None:
-                                raise _Absent("nobody else is known to have it")
+                                raise _Absent("no other node is known to have it")
                             await _say(stream, frame.id, holders)
                         case message:
-                            raise RemoteProtocolError(f"a {type(message).__name__} is not for us")
+                            raise RemoteProtocolError(
+                                f"a {type(message).__name__} is not a call that this node answers"
+                            )
                 except _Absent as absent:
                     await _say(stream, frame.id, absent.message)
         finally:

@@ -126,7 +126,7 @@ async def download(
             target = redirected(target, location, reach)
         except Refused as exc:
             raise Refused(
-                f"{target.shown} redirects where nobody is followed: {exc.what}", reason=exc.reason
+                f"{target.shown} redirects to a target that is not followed: {exc.what}", reason=exc.reason
             ) from None
     raise Refused(f"{target.shown}: more than {MAX_REDIRECTS} redirects", reason=Reason.NOT_ALLOWED)
 
@@ -157,9 +157,9 @@ class _Download:
                     addresses = list(dict.fromkeys(await self.edge.resolve(url.host, url.port)))
             except (OSError, UnicodeError) as exc:
                 why = getattr(exc, "strerror", None) or str(exc)
-                raise Unreachable(f"{url.host} cannot be looked up: {why}") from None
+                raise Unreachable(f"{url.host} cannot be resolved: {why}") from None
             except trio.TooSlowError:
-                raise Unreachable(f"{url.host} cannot be looked up: no answer in {CONNECT_S:g} s") from None
+                raise Unreachable(f"{url.host} cannot be resolved: no answer in {CONNECT_S:g} s") from None
         if not addresses:
             raise Unreachable(f"{url.host} has no address")
         if not reach.inside:
@@ -245,7 +245,7 @@ class _Download:
                 if now - pace_from > PACE_S:
                     if pace_bytes < PACE:
                         raise Unreachable(
-                            f"{url.shown}: {pace_bytes:,} bytes in {now - pace_from:.0f} s are too slow"
+                            f"{url.shown}: {pace_bytes:,} bytes in {now - pace_from:.0f} s is too slow"
                         )
                     pace_from, pace_bytes = now, 0
                 fresh = data[skip:]
@@ -296,9 +296,7 @@ def _http_request(url: FileUrl, address: str, request: RangeRequest) -> httpx.Re
 def _explain(url: FileUrl, exc: httpx.HTTPError) -> Refused | Unreachable:
     problem = _certificate_problem(exc)
     if problem:
-        return Refused(
-            f"{url.host} shows a certificate that is not good: {problem}", reason=Reason.NOT_ALLOWED
-        )
+        return Refused(f"{url.host} presents an invalid certificate: {problem}", reason=Reason.NOT_ALLOWED)
     if isinstance(exc, httpx.TimeoutException):
         return Unreachable(f"{url.shown}: no byte for a while ({type(exc).__name__})")
     return Unreachable(f"{url.shown}: {_system_error(exc) or str(exc) or type(exc).__name__}")

@@ -66,7 +66,10 @@ def check_response(
     _check_status(url, status)
     coding = headers.get("content-encoding", "").strip().lower()
     if coding not in ("", "identity"):
-        raise Refused(f"{url.shown} sends it compressed ({coding[:20]}), unasked", reason=Reason.BAD_REQUEST)
+        raise Refused(
+            f"{url.shown} sends the file compressed ({coding[:20]}), which was not requested",
+            reason=Reason.BAD_REQUEST,
+        )
     begins, total = _extent(url, status, headers, request)
     etag = headers.get("etag", "")
     tag = etag if _TAG.fullmatch(etag) else ""
@@ -80,10 +83,10 @@ def check_response(
             reason=Reason.DISK_FULL,
         )
     if total is not None and request.offset > total:
-        raise FileChanged(f"{url.shown} holds {total:,} bytes now, less than are here already")
+        raise FileChanged(f"{url.shown} holds {total:,} bytes now, fewer than were fetched already")
     counted = total is not None or headers.get("transfer-encoding", "").strip().lower() == "chunked"
     if not counted and request.size is None:
-        raise Refused(f"{url.shown}: the server does not say how long it is", reason=Reason.BAD_REQUEST)
+        raise Refused(f"{url.shown}: the server does not say how long the file is", reason=Reason.BAD_REQUEST)
     return ResponseHead(url, total, tag, begins, counted)
 
 
@@ -96,7 +99,7 @@ def _check_status(url: FileUrl, status: int) -> None:
         401: "requires a login (401): the file is not public",
         403: "denies access to the file (403)",
         404: "has no such file (404)",
-        410: "has it no more (410)",
+        410: "no longer has the file (410)",
         416: "does not have that part of the file (416)",
     }
     raise Refused(
@@ -111,7 +114,9 @@ def _extent(
     """The body's offset in the file, and the size of the file. Raises `Refused` if the response contradicts itself."""
     length = headers.get("content-length")
     if length is not None and not _LENGTH.fullmatch(length):
-        raise Refused(f"{url.shown}: a length that is no number", reason=Reason.BAD_REQUEST)
+        raise Refused(
+            f"{url.shown}: the server states a length that is not a number", reason=Reason.BAD_REQUEST
+        )
     if status == 200 and request.end is None:
         return 0, None if length is None else int(length)
     if status == 200:
@@ -121,7 +126,9 @@ def _extent(
     match = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
     part = request.offset > 0 or request.end is not None
     if not part or match is None or int(match[1]) != request.offset:
-        raise Refused(f"{url.shown}: another part of the file than was asked for", reason=Reason.BAD_REQUEST)
+        raise Refused(
+            f"{url.shown}: the server sent another part of the file than requested", reason=Reason.BAD_REQUEST
+        )
     total = None if match[3] == "*" else int(match[3])
     end = request.end if request.end is not None else total
     if (length is not None and int(length) != int(match[2]) - int(match[1]) + 1) or (

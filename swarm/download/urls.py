@@ -105,25 +105,25 @@ _HERE: Final = [
 def read_url(text: str, reach: UrlReach) -> FileUrl:
     """Parse a URL. Raises `Refused` with a one-line reason."""
     if len(text) > MAX_URL:
-        raise _no(f"a URL of {len(text)} characters; at most {MAX_URL} are read")
+        raise _no(f"the URL has {len(text)} characters; at most {MAX_URL} are allowed")
     if not text.isascii():
         raise _no(
-            "a URL with other characters than ASCII; write the host in its xn-- form and the rest with % signs"
+            "the URL has characters other than ASCII; write the host in its xn-- form and percent-encode the rest"
         )
     match = _URL.fullmatch(text)
     if match is None or not text.isprintable():
-        raise _no("this is no URL; it looks like https://host/path/model.onnx")
+        raise _no("this is not a URL; a URL looks like https://host/path/model.onnx")
     scheme = match["scheme"].lower()
     if scheme not in reach.schemes:
-        raise _no(f"{scheme}: URLs are not fetched here; {' and '.join(sorted(reach.schemes))} alone")
+        raise _no(f"{scheme}: URLs are not fetched here; only {' and '.join(sorted(reach.schemes))} are")
     host, port = _host_and_port(match["authority"], scheme)
     if reach.ports is not None and port not in reach.ports:
         raise _no(
-            f"nothing is fetched from port {port}; from {', '.join(map(str, sorted(reach.ports)))} alone"
+            f"nothing is fetched from port {port}, only from {', '.join(map(str, sorted(reach.ports)))}"
         )
     target = match["target"]
     if not _TARGET.fullmatch(target):
-        raise _no("the URL holds a character that must be written with a % sign")
+        raise _no("the URL has a character that must be percent-encoded")
     url = FileUrl(scheme, host, port, target if target.startswith("/") else f"/{target}")
     if not reach.inside:
         why = address_problem(url.address) if url.address is not None else _name_problem(host)
@@ -134,7 +134,7 @@ def read_url(text: str, reach: UrlReach) -> FileUrl:
 
 def _host_and_port(authority: str, scheme: str) -> tuple[str, int]:
     if "@" in authority:
-        raise _no("a URL with a name or a password before @; take them out")
+        raise _no("the URL has a name or a password before @; remove them")
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         raise _no("the URL's host or port cannot be read")
@@ -145,14 +145,14 @@ def _host_and_port(authority: str, scheme: str) -> tuple[str, int]:
         try:
             return str(ipaddress.IPv6Address(host[1:-1])), port
         except ValueError:
-            raise _no(f"{host} is no IPv6 address") from None
+            raise _no(f"{host} is not an IPv6 address") from None
     try:
         return str(ipaddress.IPv4Address(host)), port  # four plain decimal numbers, nothing else
     except ValueError:
         pass
     labels = host.split(".")
     if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):
-        raise _no("the URL's host is no name that can be looked up")
+        raise _no("the URL's host is not a valid host name")
     if _NUMBER.fullmatch(labels[-1]):
         raise _no("the URL's host is an address in an unusual spelling; write four decimal numbers")
     return host, port
@@ -173,7 +173,7 @@ def redirected(url: FileUrl, location: str, reach: UrlReach) -> FileUrl:
     try:
         target = urljoin(url.url, location)
     except ValueError:
-        raise _no("a redirect that cannot be read") from None
+        raise _no("a redirect to a URL that cannot be read") from None
     after = read_url(target, reach)
     if url.scheme == "https" and after.scheme != "https":
         raise _no("a redirect from https to http")
@@ -191,7 +191,7 @@ _INSIDE: Final = {
     "reserved": "192.0.0.0/24 192.31.196.0/24 192.52.193.0/24 192.175.48.0/24 240.0.0.0/4 2620:4f:8000::/48",
     "for documentation": "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20",
     "a way to translated addresses": "192.88.99.0/24",
-    "for benchmarks of networks": "198.18.0.0/15",
+    "for network benchmarks": "198.18.0.0/15",
     "multicast": "224.0.0.0/4 ff00::/8",
     "this machine itself, or an IPv4 address in IPv6": "::/96",
     "an IPv4 address in IPv6": "::ffff:0:0/96",

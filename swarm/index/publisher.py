@@ -424,7 +424,7 @@ class Publisher:
         since = self._barred.setdefault(peer, now)
         if now - since >= BARRED_S:
             self._barred[peer] = math.inf
-            line = f"gate …{peer[-8:]} does not list this device: join with a ticket, or ask its operator to let it in"
+            line = f"gate …{peer[-8:]} does not list this device: join with a ticket, or ask its operator to admit it"
             log.warning(line)
 
     def _trim(self, shard: _Shard) -> None:

@@ -159,7 +159,7 @@ def _read(body: bytes, signature: bytes) -> Advert:
     except RemoteProtocolError as exc:
         raise ForgedAdvert(exc.what) from exc
     if not verify(advert.peer, advert_message(body), signature):
-        raise ForgedAdvert("the advert is not signed by the node it speaks of")
+        raise ForgedAdvert("the advert is not signed by the node that it describes")
     return advert
 
 
@@ -211,7 +211,7 @@ class ShardStore:
             advert = read_signed(signed)
         except ForgedAdvert as exc:
             return (StoredItem(verdict=verdict),) * len(items), exc.what
-        why = "" if advert.peer == sender else "nobody publishes for another node"
+        why = "" if advert.peer == sender else "a node can publish only its own advert"
         if not why:
             why = self._admit(now, advert, signed, network)
             verdict = StoreVerdict.FULL if why == _NO_ROOM else StoreVerdict.REFUSED
@@ -308,9 +308,9 @@ class ShardStore:
         if item.attribute.startswith("campaign:"):
             others = sum(a.startswith("campaign:") for k, a in entry.shards.items() if k != key)
             if others >= MAX_CAMPAIGNS:
-                return StoreVerdict.REFUSED, f"at most {MAX_CAMPAIGNS} campaigns for each node"
+                return StoreVerdict.REFUSED, f"at most {MAX_CAMPAIGNS} campaigns per node"
         elif item.attribute not in entry.attributes:
-            return StoreVerdict.REFUSED, f"the advert does not say {item.attribute!r}"
+            return StoreVerdict.REFUSED, f"the advert does not contain {item.attribute!r}"
         shard = self._shards.get(key)
         if shard is None:
             if len(self._shards) >= MAX_SHARDS:

@@ -113,5 +113,5 @@ async def open_admission(
 
 def _no_manifests(peer: PeerId) -> RefusedMessage:
     return RefusedMessage(
-        reason=Reason.NOT_SERVING, detail="this node admits newcomers, and stores no manifests"
+        reason=Reason.NOT_SERVING, detail="this node only admits newcomers; it stores no manifests"
     )

@@ -175,7 +175,7 @@ class BootstrapKeeper:
         else:
             self._network.table.learn(contact, trio.current_time())
             if self._warned.pop(contact.peer, None):
-                line = f"{_where(contact)} is reached"
+                line = f"{_where(contact)} answers now"
                 log.warning(line)  # as loud as the warning before it
 
     def _warn(self, contact: Contact, error: Unreachable) -> None:

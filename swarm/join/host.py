@@ -335,7 +335,7 @@ def _translated(peer: PeerId, max_wait_s: float) -> Iterator[None]:
         raise Unreachable(f"{peer} did not answer within {max_wait_s:g} s") from error
     except BaseLibp2pError as error:
         refused = isinstance(error, NobodyListens)
-        raise Unreachable(f"no way to {peer}: {error}", refused=refused) from error
+        raise Unreachable(f"cannot reach {peer}: {error}", refused=refused) from error
 
 
 def _peer(peer: PeerId) -> ID:
@@ -382,10 +382,12 @@ def _cannot_listen(port: int, address: str, error: OSError) -> ResourceError:
             hint="choose another with --listen /ip4/0.0.0.0/tcp/PORT (a gate: --port), or stop what listens there",
         )
     if error.errno == errno.EACCES:
-        return ResourceError(f"port {port} needs more rights", hint="choose a port above 1023 with --listen")
+        return ResourceError(
+            f"port {port} needs more privileges", hint="choose a port above 1023 with --listen"
+        )
     if error.errno == errno.EADDRNOTAVAIL:
         return ResourceError(
-            f"{address} is no address of this machine", hint=f"listen on /ip4/0.0.0.0/tcp/{port}"
+            f"{address} is not an address of this machine", hint=f"listen on /ip4/0.0.0.0/tcp/{port}"
         )
     return ResourceError(f"cannot listen on {address}: {error.strerror}", hint="choose another with --listen")
 

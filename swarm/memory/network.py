@@ -194,7 +194,7 @@ class MemorySwarm:
         """Connect; across a cut this never returns, like packets that get no answer."""
         await self.round_trips(a, b, CONNECT_ROUND_TRIPS)
         if b not in self._nodes:
-            raise Unreachable(f"no way to {b}: connection refused", refused=True)
+            raise Unreachable(f"cannot reach {b}: connection refused", refused=True)
         if a not in self._nodes:
             raise Unreachable("this node was killed")
         if self._nodes[b].behind not in {None, self._nodes[a].behind}:
@@ -222,13 +222,13 @@ class MemorySwarm:
         await self.round_trips(a, gate, OPEN_ROUND_TRIPS)
         caller, server = self._nodes.get(a), self._nodes.get(gate)
         if caller is None or server is None or server.gate is None or self.direct(a, gate) is None:
-            raise Unreachable(f"no way to {b}: the connection with the gate broke, or it is no relay")
+            raise Unreachable(f"cannot reach {b}: the connection with the gate broke, or it is not a relay")
         circuit = server.gate.begin(a, caller.seen_ip, b, self.direct(gate, b) is not None)
         try:
             await self.round_trips(b, gate, OPEN_ROUND_TRIPS)
             await self.round_trips(a, gate, CONNECT_ROUND_TRIPS)
             if a not in self._nodes or b not in self._nodes or gate not in self._nodes:
-                raise Unreachable(f"no way to {b}: the connection with the gate broke")
+                raise Unreachable(f"cannot reach {b}: the connection with the gate broke")
             low, high = _pair(a, b)
             live = self._live(self._relayed, low, high)
             if live is not None:
@@ -245,7 +245,7 @@ class MemorySwarm:
         await self.round_trips(opener, other, OPEN_ROUND_TRIPS, link.via)
         server = self._nodes.get(other)
         if server is None or link.dead:
-            raise Unreachable(f"no way to {other}: the connection broke")
+            raise Unreachable(f"cannot reach {other}: the connection broke")
         assert self._nursery is not None
         near_end, theirs = stream_pair(link, opener, protocol)
         server.inbound.accept(self._nursery, theirs)
@@ -346,7 +346,7 @@ class MemoryNetwork:
         direct = self._direct_addresses(peer, addresses)
         relayed = circuits(addresses)
         if not direct and not relayed:
-            raise Unreachable(f"no way to {peer}: no address of it is known")
+            raise Unreachable(f"cannot reach {peer}: this node knows no address of it")
         if not relayed:
             return await self._dial(peer, direct)
         return await self._race(peer, direct, relayed)
@@ -366,7 +366,7 @@ class MemoryNetwork:
                 self._swarm.strays[address] += 1
         if target is not None and not addresses.intersection(own):
             raise Unreachable(
-                f"no way to {peer}: nobody, or somebody else, answers at {', '.join(sorted(addresses))}"
+                f"cannot reach {peer}: nobody, or somebody else, answers at {', '.join(sorted(addresses))}"
             )
         return await self._swarm.dial(self.peer_id, peer)
 
@@ -394,7 +394,7 @@ class MemoryNetwork:
             for circuit in relayed:
                 nursery.start_soon(attempt, nursery.cancel_scope, circuit, HEAD_START_S if direct else 0.0)
         if not links:
-            raise Unreachable(f"no way to {peer}: {'; '.join(failures)}")
+            raise Unreachable(f"cannot reach {peer}: {'; '.join(failures)}")
         return links[0]
 
     async def _direct_link(self, gate: PeerId, addresses: Sequence[Address]) -> MemoryLink:
@@ -403,7 +403,7 @@ class MemoryNetwork:
             return link
         direct = self._direct_addresses(gate, addresses)
         if not direct:
-            raise Unreachable(f"no way to {gate}: no address of it is known")
+            raise Unreachable(f"cannot reach {gate}: this node knows no address of it")
         return await self._dial(gate, direct)
 
     def owner_gave(self, addresses: Iterable[Address]) -> None:
@@ -449,9 +449,9 @@ class MemoryNetwork:
             await self._swarm.round_trips(self.peer_id, gate, OPEN_ROUND_TRIPS + 1)
         server = self._swarm.alive(gate)
         if server is None or link.dead:
-            raise Unreachable(f"no way to {gate}: the connection broke")
+            raise Unreachable(f"cannot reach {gate}: the connection broke")
         if server.gate is None:
-            raise Unreachable(f"no way to {gate}: it is no relay")
+            raise Unreachable(f"cannot reach {gate}: it is not a relay")
         reservation = server.gate.reserve(self.peer_id, self.seen_ip)
         self._reservations[gate] = (link, trio.current_time() + reservation.ttl_s, reservation)
         return reservation

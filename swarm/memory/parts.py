@@ -47,7 +47,7 @@ class MemoryGate:
         try:
             return self._reservations.begin(source, ip, target, trio.current_time())
         except ReservationDeclined as declined:
-            raise Unreachable(f"no way to {target}: its gate says {declined.reason.value}") from declined
+            raise Unreachable(f"cannot reach {target}: its gate says {declined.reason.value}") from declined
 
     def abandon(self, circuit: OpenCircuit) -> None:
         """End a circuit unless it was established."""
@@ -74,10 +74,10 @@ class InboundStreams:
         """Serve one inbound stream. Raises `Unreachable`, for the opener, if it is not served."""
         handler = self._handlers.get(stream.protocol)
         if handler is None:
-            raise Unreachable(f"no way to {self._me}: it does not speak {stream.protocol}")
+            raise Unreachable(f"cannot reach {self._me}: it does not speak {stream.protocol}")
         arriving = self._limits.arriving(stream.peer)
         if not arriving.__enter__():
-            raise Unreachable(f"no way to {self._me}: it takes no more streams from this node")
+            raise Unreachable(f"cannot reach {self._me}: it takes no more streams from this node")
 
         async def serve() -> None:
             scope = trio.CancelScope()

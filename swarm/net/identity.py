@@ -157,7 +157,7 @@ def next_incarnation(path: Path) -> int:
         if not text.isdigit() or len(text) > 18:
             raise ResourceError(
                 f"the incarnation counter {path} is damaged",
-                hint=f"write a number larger than any before into it, such as: echo 1000000 > {path}",
+                hint=f"write a number larger than any earlier one into it, such as: echo 1000000 > {path}",
             )
         last = int(text)
     write_durably(path, b"%d\n" % (last + 1))

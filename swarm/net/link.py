@@ -60,7 +60,7 @@ def light(message: Message) -> float:
 
 async def refuse_all(link: Link, message: Message) -> Message | None:
     """For links on which only we make calls: any call from the peer breaks the protocol."""
-    raise RemoteProtocolError(f"{type(message).__name__} is not for us to answer")
+    raise RemoteProtocolError(f"{type(message).__name__} is not a call that this node answers")
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Link:
                     reply = await self._retry(message, reply, deadline, max_wait_s)
         if isinstance(reply, Busy):
             wait = reply.retry_after_s
-            raise Overloaded(f"{self.peer} has no time for us for {wait:.1f} s", retry_after_s=wait)
+            raise Overloaded(f"{self.peer} is overloaded; try again in {wait:.1f} s", retry_after_s=wait)
         return reply
 
     async def _retry(self, message: Message, busy: Busy, deadline: float, max_wait_s: float) -> Message:
@@ -329,7 +329,7 @@ class Link:
                 raise
             if writing.cancelled_caught:
                 await self.reset()
-                raise Unreachable(f"{self.peer} does not read any more")
+                raise Unreachable(f"{self.peer} no longer reads")
         finally:
             self._sending.release()
 

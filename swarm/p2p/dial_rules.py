@@ -114,7 +114,7 @@ class DialRules:
         if self.given(as_given or address):
             return ""
         if ip.is_loopback and not self._here():
-            return "it names this very machine"
+            return "it is an address of this machine itself"
         if not (ip.is_loopback or ip.is_global or self._met_inside or self._on_own_network(now, ip)):
             return "it is an address of another private network"
         good = self._good.get((peer, address), GOOD_FAILS)
@@ -124,7 +124,7 @@ class DialRules:
         open_here = self._doors.take(now, _door(address))
         if open_here and not ip.is_loopback:
             open_here = (self._public if ip.is_global else self._private).take(now, target_of(ip))
-        return "" if open_here else "too many dials there were in vain lately"
+        return "" if open_here else "too many recent dials there failed"
 
     def may_punch(self, now: float, address: Address) -> bool:
         """Whether one more hole-punching attempt may go to the address. The hole puncher decides which addresses to try at all."""

@@ -63,7 +63,7 @@ def harden() -> None:
     result = version("libp2p")
     if result != LIBP2P:
         raise LocalProtocolError(
-            f"libp2p {result} is installed; the safety of this node was written and tested against {LIBP2P}",
+            f"libp2p {result} is installed; this node's security code was written for and tested with {LIBP2P}",
             hint=f"pip install libp2p=={LIBP2P}",
         )
     for owner, name, replacement in _patches():
@@ -120,10 +120,10 @@ class KnownKeys(TransportUpgrader):
             peer = peer_id_text(secured.get_remote_peer().to_bytes())
         except ValueError as error:
             await secured.close()
-            raise SecurityUpgradeFailure("the peer's key is no Ed25519 key") from error
+            raise SecurityUpgradeFailure("the peer's key is not an Ed25519 key") from error
         if not (is_initiator or self.welcome(peer)):
             await secured.close()
-            raise SecurityUpgradeFailure("the peer is back too soon")
+            raise SecurityUpgradeFailure("the peer reconnected too soon")
         return secured
 
 
@@ -212,7 +212,7 @@ async def read_name(reader: Reader) -> bytes:
     try:
         line.decode()
     except UnicodeDecodeError as error:
-        raise ParseError("a negotiation message that is no UTF-8") from error
+        raise ParseError("a negotiation message that is not UTF-8") from error
     return line[:-1]
 
 

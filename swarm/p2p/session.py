@@ -41,7 +41,7 @@ class BatchSession(SecureSession):
     def __init__(self, session: ISecureConn, raw: IRawConnection | None = None) -> None:
         """`raw`: the connection on which the session continues; None: that of the handshake."""
         if not isinstance(session, SecureSession) or not isinstance(session.conn, NoiseTransportReadWriter):
-            raise TypeError(f"{type(session).__name__} is no Noise session of libp2p's")
+            raise TypeError(f"{type(session).__name__} is not a Noise session of libp2p")
         super().__init__(
             local_peer=session.local_peer,
             local_private_key=session.local_private_key,

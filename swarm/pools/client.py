@@ -182,7 +182,7 @@ class PoolClient:
     ) -> ManifestMessage:
         """The manifest by which the pool admits us. `member`: our line, if it is to be renewed. Any peer can refuse in a pool's name, or
         answer with an old manifest; then the next gate is asked, and the newest manifest counts."""
-        why = "its ticket names nobody"
+        why = "its ticket names no node to ask"
         refused: str | None = None
         latest: tuple[int, ManifestMessage] | None = None
         for contact in peer_contacts(gates):
@@ -214,7 +214,7 @@ class PoolClient:
                 f"pool {joined.name} refuses: {refused}", hint="ask its owner for a new ticket"
             )
         raise Unreachable(
-            f"nobody who admits to pool {joined.name} answers now: {why}",
+            f"no node that admits members to pool {joined.name} answers now: {why}",
             hint="the command that printed the ticket must still be waiting there: sark-node invite"
             if joined.admits
             else "",

@@ -61,7 +61,9 @@ class PoolEnrolment:
         except ResourceError as exc:
             log.warning("pool.unusable", pool=message.pool, why=exc.what)
             return RefusedMessage(
-                reason=Reason.NOT_SERVING, detail="this node cannot use its disk now", retry_after_s=60.0
+                reason=Reason.NOT_SERVING,
+                detail="this node cannot use its disk at the moment",
+                retry_after_s=60.0,
             )
 
     def _enrol(self, pool: OwnPool, peer: PeerId, message: EnrolRequest) -> ManifestMessage:
@@ -161,9 +163,7 @@ def _name(manifest: PoolManifest, peer: PeerId, message: EnrolRequest, now: floa
     if member is not None:
         return member.name
     if looks_like_id(message.name):
-        raise NotPermitted(
-            f"nobody can be called {message.name!r}: it looks like an id; choose another: --name"
-        )
+        raise NotPermitted(f"the name {message.name!r} looks like an id; choose another: --name")
     tail = f"-{peer[-TAIL:]}"
     taken = {skeleton(member.name) for member in manifest.members if member.peer != peer}
     for name in (message.name, message.name[: MAX_NAME - len(tail)] + tail):
@@ -301,5 +301,5 @@ def _revoke_ticket(pool: OwnPool, ticket: str, now: float, *, with_members: bool
     pool.change(lambda manifest: without(manifest, peers, now))
     pool.revoke_tickets(frozenset({ticket}), now)
     if with_members:
-        return (f"ticket {ticket} is revoked, and the {len(peers)} who joined with it",)
+        return (f"ticket {ticket} is revoked, and so is everyone who joined with it ({len(peers)})",)
     return (f"ticket {ticket} is revoked; those who joined with it stay members",)

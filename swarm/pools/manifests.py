@@ -48,7 +48,7 @@ def verified(signed: ManifestMessage) -> PoolManifest:
     """The manifest in a message, verified to be signed by the pool that it names. Raises `RemoteProtocolError`."""
     manifest = read_manifest(signed.body)
     if not verify(manifest.pool, manifest_message(signed.body), signed.signature):
-        raise RemoteProtocolError(f"a manifest of {manifest.pool} that it did not sign")
+        raise RemoteProtocolError(f"a manifest of {manifest.pool} without its signature")
     return manifest
 
 
@@ -111,8 +111,8 @@ def without(manifest: PoolManifest, peers: Collection[str], now: float) -> PoolM
     after = _next(manifest, now, members, (*manifest.revoked, *fresh))
     if len(after.revoked) > MAX_REVOKED:
         raise NotPermitted(
-            f"pool {manifest.name} has revoked {MAX_REVOKED} peers in the last month, which is the most",
-            hint="make a new pool, and invite those who may stay: sark-node pool create NAME",
+            f"pool {manifest.name} has revoked {MAX_REVOKED} peers in the last month, the most that are possible",
+            hint="create a new pool, and invite the members that may stay: sark-node pool create NAME",
         )
     return after
 
@@ -129,8 +129,8 @@ def caught_up(manifest: PoolManifest, newer: PoolManifest, now: float) -> PoolMa
         merged = merged.model_copy(update={"members": merged.members[:-1]})
     if len(manifest_body(merged)) > MAX_MANIFEST:
         raise NotPermitted(
-            f"pool {manifest.name} was restored from a copy and has revoked more peers than one manifest holds",
-            hint="make a new pool, and invite those who may stay: sark-node pool create NAME",
+            f"pool {manifest.name} was restored from a copy and has revoked more peers than one manifest can hold",
+            hint="create a new pool, and invite the members that may stay: sark-node pool create NAME",
         )
     return merged
 

@@ -179,8 +179,8 @@ class OwnPool:
             if len(tickets) >= MAX_TICKETS or open_uses + uses > MAX_OPEN_USES:
                 raise NotPermitted(
                     f"{len(tickets)} tickets of pool {self.name}, for {open_uses} newcomers, are open;"
-                    f" {MAX_TICKETS} for {MAX_OPEN_USES} is the most",
-                    hint="issue shorter ones, for fewer: --for 1h --uses 1",
+                    f" at most {MAX_TICKETS} tickets for {MAX_OPEN_USES} newcomers can be",
+                    hint="issue tickets for a shorter time and fewer newcomers: --for 1h --uses 1",
                 )
             self.write_tickets((*self._retained(now), ticket))
         return secret, ticket
@@ -205,7 +205,7 @@ class OwnPool:
             if peer in ticket.used:
                 return False
             if len(ticket.used) >= ticket.uses:
-                raise NotPermitted(f"this ticket is used up: it was for {ticket.uses}")
+                raise NotPermitted(f"this ticket is used up (allowed uses: {ticket.uses})")
             self._replace(ticket.model_copy(update={"used": (*ticket.used, peer)}), now)
             return True
 
@@ -252,7 +252,7 @@ def create_pool(home: Home, name: str, gates: tuple[str, ...] = ()) -> OwnPool:
     _check_pool_name(name)
     if name.lower() == HOME_POOL:
         raise SettingsError(
-            f"every home has a pool {HOME_POOL} of its own already",
+            f"every home already has a pool {HOME_POOL} of its own",
             hint="invite a device to it: sark-node invite",
         )
     folder = pools_folder(home) / name

@@ -161,7 +161,8 @@ class PoolServer:
                 number = self._registry.store(message)
                 if not await self._on_disk(pool):
                     return RefusedMessage(
-                        reason=Reason.DISK_FULL, detail="it counts here, but is not on disk: send it again"
+                        reason=Reason.DISK_FULL,
+                        detail="the manifest is in force here, but not on disk yet: send it again",
                     )
                 return ManifestStored(number=number)
             case EnrolRequest() if self._enrol is not None:

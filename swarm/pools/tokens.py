@@ -86,7 +86,7 @@ class Grant:
         if self.team:
             check_team(self.team)
         if self.campaigns is not None and not 1 <= len(self.campaigns) <= MAX_CAMPAIGNS:
-            raise ValueError(f"{len(self.campaigns)} campaigns; a permission names 1 to {MAX_CAMPAIGNS}")
+            raise ValueError(f"{len(self.campaigns)} campaigns; a permission can name 1 to {MAX_CAMPAIGNS}")
         for campaign in self.campaigns or ():
             if not _CAMPAIGN.fullmatch(campaign):
                 raise ValueError(f"{campaign!r} is not a campaign's id")
@@ -140,7 +140,7 @@ def delegate(token: bytes, issuer: str, key: Identity, to: str, grant: Grant, *,
     proof = _proof(biscuit, blocks, issuer, key.peer_id, now)
     if len(blocks) > MAX_CHAIN:
         raise NotPermitted(
-            f"this permission was delegated {MAX_CHAIN} times, which is the most",
+            f"this permission was delegated {MAX_CHAIN} times already, the most that are possible",
             hint="ask an earlier holder for one",
         )
     if to in proof.holders:
@@ -231,24 +231,27 @@ def _authorize(biscuit: Biscuit, peer: str, now: float) -> None:
 def _read(token: bytes, issuer: str) -> tuple[Biscuit, list[TokenBlock]]:
     """The token under the issuer's key, and its blocks. Runs nothing of it."""
     if len(token) > MAX_TOKEN:
-        raise NotPermitted(f"a token of {len(token)} bytes; {MAX_TOKEN} is the most")
+        raise NotPermitted(f"a token of {len(token)} bytes; at most {MAX_TOKEN} are allowed")
     try:
         biscuit = Biscuit.from_bytes(token, _public(issuer))
         count = biscuit.block_count()
         if count > MAX_CHAIN + 1:
-            raise NotPermitted(f"this permission was delegated {count - 1} times; {MAX_CHAIN} is the most")
+            raise NotPermitted(
+                f"this permission was delegated {count - 1} times; at most {MAX_CHAIN} are possible"
+            )
         blocks = [TokenBlock.read(biscuit.block_source(number), first=not number) for number in range(count)]
     except _BISCUIT_ERRORS:
         raise NotPermitted(f"this is not a token of {issuer}, or it was altered") from None
     if None in blocks:
-        raise NotPermitted("this token has a block that is not understood here")
+        raise NotPermitted("this token has a block that this sark-node does not understand")
     return biscuit, [block for block in blocks if block is not None]
 
 
 def _bounded(token: bytes) -> bytes:
     if len(token) > MAX_TOKEN:
         raise NotPermitted(
-            f"the token would have {len(token)} bytes; {MAX_TOKEN} is the most", hint="name fewer campaigns"
+            f"the token would have {len(token)} bytes; at most {MAX_TOKEN} are allowed",
+            hint="name fewer campaigns",
         )
     return token
 

@@ -302,7 +302,7 @@ class ReachKeeper:
                 state.barred += error.reason is Reason.NOT_ALLOWED
                 if state.barred == BARRED:
                     self.tell(
-                        f"gate …{gate.peer[-8:]} does not serve this device: join with a ticket, or ask its operator to let it in"
+                        f"gate …{gate.peer[-8:]} does not serve this device: join with a ticket, or ask its operator to admit it"
                     )
             state.retry_at = trio.current_time() + wait * self.rng.uniform(0.5, 1.0)
             log.info("reservation.failed", gate=gate.peer, why=error.what)

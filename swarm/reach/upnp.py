@@ -51,8 +51,11 @@ class Mapping:
 
     def __str__(self) -> str:
         if ipaddress.ip_address(self.external).is_global:
-            return f"the router sends port {self.port} of {self.external} to this device (UPnP)"
-        return f"the router opened port {self.port} (UPnP), but is itself behind another one ({self.external}): of no use from outside"
+            return f"the router forwards port {self.port} of {self.external} to this device (UPnP)"
+        return (
+            f"the router opened port {self.port} (UPnP), but is itself behind another router ({self.external}),"
+            " so the port cannot be reached from outside"
+        )
 
 
 class UpnpRouter:
@@ -126,7 +129,7 @@ async def keep_port_open(
                 line = str(mapping)
                 mapped(mapping.address)
             except NoMapping as error:
-                line = f"the router opens no port (UPnP): {error}; trying again now and then"
+                line = f"the router opens no port (UPnP): {error}; trying again from time to time"
                 pause, mapping = RETRY_S, None
                 mapped(None)
             if line != before:

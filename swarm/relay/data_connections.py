@@ -59,7 +59,7 @@ class Binding(NamedTuple):
         if not body:
             return None
         if len(body) != ID_SIZE + MASK_SIZE:
-            raise ValueError(f"{len(body)} bytes are no binding")
+            raise ValueError(f"{len(body)} bytes are not a binding")
         return cls(body[:ID_SIZE], body[ID_SIZE:])
 
     def to_bytes(self) -> bytes:
@@ -127,7 +127,7 @@ class DataConnections:
         try:
             first = await stream.socket.recv(1, socket.MSG_PEEK)
         except OSError as error:
-            raise trio.BrokenResourceError(f"it said nothing: {error}") from error
+            raise trio.BrokenResourceError(f"it sent nothing: {error}") from error
         return (await self.take(stream, admit)).over if first == MARK else None
 
     async def take(

@@ -224,7 +224,9 @@ class Puncher:
         assert isinstance(stream, NodeStream)
         peer = stream.peer_id
         if not (stream.relayed and stream.outbound and self._take_try(peer)):
-            raise RemoteProtocolError("hole punching is for circuits that we dialled, and not all the time")
+            raise RemoteProtocolError(
+                "hole punching is only for circuits that we dialled, and only now and then"
+            )
         with trio.fail_after(ANSWER_WITHIN_S):
             theirs = await _receive(stream, HolePunch.CONNECT)
             await write_message(stream, self._connect_message())

@@ -82,7 +82,7 @@ def test_the_json_of_an_invitation_is_one_document(typed: Typed) -> None:
         (["invite", "--to", SHED, "--uses", "2"], "--uses cannot be used with --to", ""),
         (["invite", "--for", "soon"], "--for: 'soon' is not a duration", ""),
         (["invite", "--gate", "here"], "a gate's address looks like", ""),
-        (["pool", "create", "home"], "every home has a pool home of its own already", "sark-node invite"),
+        (["pool", "create", "home"], "every home already has a pool home of its own", "sark-node invite"),
         (["pool", "invite", "home"], "pool home has a command of its own for devices", "sark-node invite"),
         (["pool", "revoke", "home", "owner"], "owner is this home's own scheduler", ""),
         (["pool", "revoke", "home", "shed"], "pool home has no member shed", ""),

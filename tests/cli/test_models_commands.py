@@ -12,7 +12,7 @@ from tests.cli.conftest import Typed
 
 
 def test_models_are_added_listed_pinned_and_removed(typed: Typed, tmp_path: Path) -> None:
-    assert "No model is kept here" in typed("models").out
+    assert "No models are stored here" in typed("models").out
     file = tmp_path / "mine.onnx"
     file.write_bytes(b"weights")
     sha = hashlib.sha256(b"weights").hexdigest()
@@ -26,7 +26,7 @@ def test_models_are_added_listed_pinned_and_removed(typed: Typed, tmp_path: Path
     assert "mine.onnx" in table
     assert "pinned" in table
     assert f"{sha[:16]}…" in table
-    assert "not pinned any more" in typed("models", "unpin", "mine.onnx").out
+    assert "no longer pinned" in typed("models", "unpin", "mine.onnx").out
     assert "removed mine.onnx" in typed("models", "remove", sha).out
     assert json.loads(typed("models", "--json").out)["models"] == []
     assert file.read_bytes() == b"weights"
@@ -58,7 +58,7 @@ def test_a_file_that_no_driver_knows_is_refused_in_a_line(
     file.write_bytes(content)
     done = typed("models", "add", str(file))
     assert done.code == 2
-    assert f"{name} is no model that a driver here knows" in done.err
+    assert f"{name} is not a model that a driver here knows" in done.err
     assert why in done.err
     assert len(done.err.splitlines()) == 2
     assert json.loads(typed("models", "--json").out)["models"] == []

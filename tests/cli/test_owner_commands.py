@@ -86,4 +86,4 @@ def test_a_damaged_ticket_is_bad_input_with_a_hint_how_to_copy_it(typed: Typed) 
 def test_a_pool_that_is_not_served_cannot_be_left(typed: Typed) -> None:
     done = typed("join", "--leave-pool", "lab")
     assert done.code == 2
-    assert "--leave-pool 'lab' is no pool that this device works for\n  it is one of: none" in done.err
+    assert "--leave-pool 'lab' is not a pool that this device works for\n  it is one of: none" in done.err

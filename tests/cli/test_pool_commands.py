@@ -92,7 +92,7 @@ def test_all_who_joined_with_a_ticket_can_be_revoked_with_it(lab: Typed) -> None
     assert secret is not None
     own_pool(Home.at(lab.home), "lab").use_ticket(secret, ANN, time.time())
     done = lab("pool", "revoke", "lab", ticket, "--with-members")
-    assert "and the 1 who joined with it" in done.out
+    assert "and so is everyone who joined with it (1)" in done.out
     state = json.loads(lab("pool", "members", "lab", "--json").out)
     assert (state["revoked"], state["tickets"]) == ([ANN], [])
     assert lab("pool", "revoke", "lab", "00" * 8).code == 2

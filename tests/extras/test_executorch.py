@@ -167,7 +167,7 @@ def test_a_smaller_size_where_the_program_fixes_it_gives_no_number_that_looks_ri
     if library(installed()) == LIBRARY_BEFORE_1_5:
         checked = one(run(programs["open"], zygote, **wrong), CheckReport)
         assert checked.agrees is False
-        assert "depend on what memory held before" in checked.note
+        assert "depend on values left in memory" in checked.note
     else:
         stopped = (
             r"failed with input0 8×2×32×32: ExecuTorch: .*error 0x1 \(an internal error\); if these sizes"
@@ -184,7 +184,7 @@ def test_tokens_are_found_by_their_names_and_plain_values_are_those_of_the_expor
     events = run(programs["ids"], zygote)
     described = one(events, ModelDescription)
     assert described.dtypes == {"input_ids": "int64", "attention_mask": "float"}
-    assert "inputs that are plain values are those of the export: scale = 2.0" in described.notes
+    assert "inputs that are plain values keep the values of the export: scale = 2.0" in described.notes
     assert set(described.providers) == {"XNNPACK", "ExecuTorch kernels"}
 
 

@@ -177,7 +177,7 @@ def test_a_model_that_people_have_runs(saved: Any, zygote: Zygote) -> None:
 
 
 def test_operators_of_somebodys_own_are_named(saved: Any, zygote: Zygote) -> None:
-    with pytest.raises(Unfit, match=r"custom operator 'MyOwn'.* built-in operators alone"):
+    with pytest.raises(Unfit, match=r"custom operator 'MyOwn'.* only built-in operators"):
         run(saved(custom()), zygote)
 
 

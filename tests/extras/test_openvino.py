@@ -158,7 +158,7 @@ def test_ir_runs_with_the_sizes_of_the_order_and_no_others(ir: Path, zygote: Zyg
     assert one(events, ModelDescription).shapes == {"x": (2, 3, 16, 24)}
     checked = one(events, CheckReport)
     assert checked.agrees is True
-    assert "OpenVINO on the CPU in float32, each operator apart" in checked.note
+    assert "OpenVINO on the CPU in float32, with no operators fused" in checked.note
     with pytest.raises(Unshaped, match="it failed with x"):
         run(ir, zygote, shapes={"x": (1, 3, 2, 2)})
 

@@ -165,7 +165,7 @@ def test_elsewhere_nothing_is_offered_and_a_model_is_refused_with_the_reason(
 ) -> None:
     driver = CoreMLDriver(Mac(spec()), platform)
     assert driver.units() == ()
-    with pytest.raises(WrongUnit, match=f"macOS alone, this is {platform}; export the model to ONNX"):
+    with pytest.raises(WrongUnit, match=f"only on macOS, and this is {platform}; export the model to ONNX"):
         list(driver.load_only(WorkOrder(str(package(tmp_path)), NEURAL)))
     with pytest.raises(WrongUnit, match="unknown unit"):
         require_macos(platform, "CPU (ONNX)")
@@ -176,8 +176,8 @@ def test_where_operators_ran_is_counted_by_the_plan() -> None:
     mac = Mac(spec(), kinds)
     counts = plan_of(mac, mac.models.MLModel("m", compute_unit(mac, GPU)), GPU)
     assert counts == {GPU: 2, CPU: 1}
-    assert verdict(GPU, counts) == "by CoreML's plan 2 of 3 operators run on GPU (CoreML)"
-    with pytest.raises(WrongUnit, match=r"none of the operators runs there: 2 on GPU"):
+    assert verdict(GPU, counts) == "in CoreML's plan 2 of 3 operators run on GPU (CoreML)"
+    with pytest.raises(WrongUnit, match=r"no operator runs there: 2 on GPU"):
         verdict(NEURAL, counts)
     assert "does not report" in verdict(NEURAL, count_places([None]))
 
@@ -248,12 +248,12 @@ def test_inputs_are_read_from_the_specification() -> None:
     ],
 )
 def test_inputs_that_cannot_be_made_are_refused_by_name(held: Either) -> None:
-    with pytest.raises(Unfit, match=r"input 'odd' .* cannot be made up"):
+    with pytest.raises(Unfit, match=r"input 'odd' .* cannot be generated"):
         inputs_of(spec(odd=held))
 
 
 def test_code_of_other_applications_is_not_run() -> None:
-    with pytest.raises(Unfit, match="custom one"):
+    with pytest.raises(Unfit, match="custom model"):
         refuse_custom(spec("customModel"))
     network = spec("neuralNetwork")
     network.neuralNetwork = SimpleNamespace(layers=[Either(kind="convolution"), Either(kind="custom")])
@@ -307,7 +307,7 @@ def test_a_brief_launch_loads_and_times_alone(at_home: Path) -> None:
 
 def test_a_model_that_coreml_put_elsewhere_ran_on_the_wrong_unit(at_home: Path) -> None:
     mac = Mac(spec(x=array(1, 4)), (MLCPUComputeDevice,))
-    with pytest.raises(WrongUnit, match="none of the operators runs there"):
+    with pytest.raises(WrongUnit, match="no operator runs there"):
         run(mac, package(at_home), GPU)
 
 

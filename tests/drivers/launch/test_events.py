@@ -18,12 +18,12 @@ def test_figures_without_end_are_not_gathered() -> None:
     answers = LaunchEvents(LaunchSpec(MeasureJob.RUN, 1), served=False, cold=False)
     for at in range(MAX_FINDINGS):
         assert answers.take(RunFindings({f"figure_{at}": 1.0}))
-    with pytest.raises(Garbled, match="one RunFindings too many"):
+    with pytest.raises(Garbled, match="an unexpected RunFindings"):
         answers.take(RunFindings({"figure": 1.0}))
 
 
 def test_a_launch_that_only_times_tells_no_figures() -> None:
-    with pytest.raises(Garbled, match="one RunFindings too many"):
+    with pytest.raises(Garbled, match="an unexpected RunFindings"):
         LaunchEvents(LaunchSpec(MeasureJob.REPEAT, 1), served=False, cold=False).take(
             RunFindings({"figure": 1.0})
         )

@@ -153,7 +153,7 @@ def test_models_with_inputs_of_other_shapes_do_not_compare(zygote: Zygote, model
 
 
 def test_units_without_their_models_are_refused(stage: Zygote, script: Script) -> None:
-    with pytest.raises(Unfit, match="2 units for 1 models beside"):
+    with pytest.raises(Unfit, match="beside_units has 2 units, but beside has 1 models"):
         list(
             Launch(
                 WorkOrder(script(), FAKE, beside=(script(),), beside_units=(FAKE,) * 2), QUICK, stage
@@ -264,8 +264,8 @@ def test_a_turn_has_a_deadline_far_before_that_of_the_run() -> None:
     ("answer", "why"),
     [
         (lambda _: packed(TurnReport(10**12, None)), "a block of 1e\\+06 ms in a turn"),
-        (lambda _: packed(MEASURED, TurnReport(1, None)), "a turn that it was not given"),
-        (lambda _: packed(LOADED[1]), "one ReadyReport too many"),
+        (lambda _: packed(MEASURED, TurnReport(1, None)), "a turn that it was not granted"),
+        (lambda _: packed(LOADED[1]), "an unexpected ReadyReport"),
         (lambda _: iter([b"\x01"]), "is not an event"),
         (lambda _: iter([pack_failure(Unfit("no"))[HEADER_BYTES:]]), "no"),
         (die, "killed by SIGKILL"),
@@ -281,10 +281,10 @@ def test_what_is_no_answer_to_a_turn_ends_both(answer: Answer, why: str) -> None
 
 def test_a_report_ahead_of_its_turn_is_one_too_many() -> None:
     ahead = Doubled(ready=(*LOADED, TurnReport(1, None)))
-    with pytest.raises(Crashed, match="it took a turn more than it was given"):
+    with pytest.raises(Crashed, match="it took more turns than it was granted"):
         played(Doubled(), ahead)
     early = Doubled(ready=(LOADED[0], TurnReport(1, None), LOADED[1]))
-    with pytest.raises(Crashed, match="a turn that it was not given"):
+    with pytest.raises(Crashed, match="a turn that it was not granted"):
         played(Doubled(), early)
 
 

@@ -228,7 +228,7 @@ def test_other_units_and_formats_are_refused(model: Path, tmp_path: Path) -> Non
         run(LiteRt(), model, unit="CPU (ONNX)")
     other = tmp_path / "m.onnx"
     other.write_bytes(b"\x08\x07" * 64)
-    with pytest.raises(Unfit, match=r"runs \.tflite files; this is none \(other file\)"):
+    with pytest.raises(Unfit, match=r"runs \.tflite files; this is not one \(other file\)"):
         run(LiteRt(), other)
     with pytest.raises(Unfit, match="there is no such file"):
         run(LiteRt(), tmp_path / "missing.tflite")

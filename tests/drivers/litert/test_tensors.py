@@ -44,5 +44,5 @@ def test_texts_are_texts(dtype: Any) -> None:
 
 
 def test_types_that_cannot_be_made_are_refused_by_name() -> None:
-    with pytest.raises(Unfit, match=r"tensor 'x' is of type complex64, which cannot be made up"):
+    with pytest.raises(Unfit, match=r"tensor 'x' is of type complex64, which cannot be generated"):
         read_ports([details(dtype=np.complex64)], {})

@@ -96,7 +96,7 @@ def test_without_the_package_there_are_no_units_and_an_order_is_refused(
 def test_what_is_no_gguf_is_refused_before_llama_cpp_sees_it(tmp_path: Path) -> None:
     model = tmp_path / "m.gguf"
     model.write_bytes(b"GGML" + bytes(64))
-    with pytest.raises(Unfit, match=r"no GGUF model.*convert_hf_to_gguf"):
+    with pytest.raises(Unfit, match=r"not a GGUF model.*convert_hf_to_gguf"):
         LlamaCppDriver().open(WorkOrder(str(model), CPU))
     with pytest.raises(Unfit, match="no such file"):
         LlamaCppDriver().open(WorkOrder(str(tmp_path / "none.gguf"), CPU))

@@ -85,7 +85,7 @@ def test_a_known_chat_template_is_written_and_no_other_is_run() -> None:
     lib = Double(b"known")
     assert text_of(GgufWords(lib, "m").prompt("Bär")) == "<user>Bär<assistant>"
     assert set(lib.special) == {True}
-    with pytest.raises(Unfit, match="holds the character NUL"):
+    with pytest.raises(Unfit, match="contains the character NUL"):
         GgufWords(lib, "m").prompt("a\0b")
     with pytest.raises(Unfit, match=r"does not know the chat template.* measure API \(OpenAI\)"):
         GgufWords(Double(b"{{ 1 }}"), "m").prompt("a")

@@ -94,8 +94,8 @@ def test_wider_numbers_become_those_of_the_input(tmp_path: Path) -> None:
     [
         ({"x": row(1, 2, 3)}, "input 'x' is 1×4, and the example gives 1×3"),
         ({"x": value(np.zeros(4, "float32"))}, "input 'x' is 1×4, and the example gives 4"),
-        ({"z": row(1, 2, 3, 4)}, "the model's inputs are x; the example has z"),
-        ({"x": row(1, 2, 3, 4), "z": row(1)}, "the model's inputs are x; the example has x, z"),
+        ({"z": row(1, 2, 3, 4)}, "the model's inputs are x; the example's are z"),
+        ({"x": row(1, 2, 3, 4), "z": row(1)}, "the model's inputs are x; the example's are x, z"),
         ({"x": text_value("four")}, "input 'x' is float, which examples cannot give"),
         ({UNNAMED: text_value("four")}, "take tensors, and the example is a text"),
     ],
@@ -120,7 +120,7 @@ def test_answers_that_no_record_can_hold_are_left_out(
     monkeypatch.setattr(local_examples, "MAX_ANSWER_BYTES", 40)
     report = answered(order_for(tmp_path, [{"x": row(1, 2, 3, 4)}] * 3))
     assert not report.answers
-    assert report.why == "the outputs of 3 of 3 examples come to more than 0 MiB"
+    assert report.why == "the outputs of 3 of 3 examples exceed 0 MiB"
 
 
 def test_a_file_that_holds_no_examples_is_named(tmp_path: Path) -> None:
@@ -163,4 +163,4 @@ def test_a_driver_that_answers_nothing_says_so_and_measures(
     (tmp_path / "x.examples").write_bytes(pack_examples(()))
     events = list(measure(replace(order(script()), examples=str(tmp_path / "x.examples")), QUICK, stage))
     assert any(isinstance(event, MeasureReport) for event in events)
-    assert events[-1] == AnswersReport(why="the driver fake answers no examples")
+    assert events[-1] == AnswersReport(why="the driver fake cannot answer examples")

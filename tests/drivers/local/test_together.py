@@ -106,7 +106,7 @@ def test_models_with_inputs_of_other_shapes_do_not_compare(zygote: Zygote, model
 
 
 def test_a_driver_that_knows_no_turns_says_so(stage: Zygote, script: Script) -> None:
-    with pytest.raises(Unfit, match="do not take turns"):
+    with pytest.raises(Unfit, match="cannot take turns"):
         list(Launch(WorkOrder(script(), FAKE, beside=(script(),)), QUICK, stage).events())
 
 

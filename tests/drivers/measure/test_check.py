@@ -82,7 +82,7 @@ def test_nothing_but_values_that_are_no_numbers_fails_also_where_the_reference_h
     nonsense = np.full(4, broken, np.float32)
     result = check({"y": nonsense}, {"y": nonsense})
     assert result.agrees is False
-    assert "nothing but NaN or infinite" in result.note
+    assert "contains only NaN or infinite" in result.note
     assert not unstable({"y": nonsense}, {"y": nonsense.copy()})
 
 
@@ -161,4 +161,4 @@ def test_both_parts_of_complex_numbers_count() -> None:
 def test_an_infinity_the_other_way_is_another_answer() -> None:
     up, down = np.array([1, np.inf], np.float32), np.array([1, -np.inf], np.float32)
     assert compare("y", up, up).agrees
-    assert compare("y", up, down).note == "output 'y' is infinite the other way than the reference"
+    assert compare("y", up, down).note == "output 'y' is infinite with the opposite sign to the reference"

@@ -220,5 +220,5 @@ def test_by_precision_more_launches_follow_at_the_pace_of_the_first_six() -> Non
 
 @pytest.mark.parametrize("changes", [{"beside": ("n",)}, {"sustain_s": 60.0}, {"served": True}])
 def test_what_is_not_measured_by_launches_of_one_model_is_not_spread(changes: dict[str, object]) -> None:
-    with pytest.raises(Unfit, match="only where one model is measured by launches"):
+    with pytest.raises(Unfit, match="only when one model is measured by launches"):
         planned(over_s=100.0, **changes)

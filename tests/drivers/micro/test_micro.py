@@ -85,7 +85,7 @@ def test_what_is_too_short_to_distinguish_from_its_call_is_left_out_with_a_note(
     clock = Clock()
     course = MicroRun(MicroPlan(), 1, clock)
     assert course.rate("copy", 1.0, clock.device(lambda n: 3e-6), idle_s=1e-6) is None
-    assert course.notes == ["copy: left out, too short to time"]
+    assert course.notes == ["copy: skipped, too short to time"]
     assert rate_of(lambda n: 6e-6, idle_s=1e-6) == pytest.approx(1 / 5e-6)
 
 
@@ -93,7 +93,7 @@ def test_what_would_take_too_long_is_left_out_with_a_note() -> None:
     course = MicroRun(MicroPlan(total_s=1.0), 2, Clock())
     assert course.exceeds_time("fp32_gflops_8192", 1000.0, 100.0)
     assert not course.exceeds_time("fp32_gflops_64", 1.0, 100.0)
-    assert course.notes == ["fp32_gflops_8192: left out, no time"]
+    assert course.notes == ["fp32_gflops_8192: skipped, no time left"]
 
 
 WHOLE = frozenset(

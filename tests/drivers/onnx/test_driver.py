@@ -130,7 +130,7 @@ def test_memory_that_only_failed_integers_took_is_in_no_figure(zygote: Zygote, m
     model = models.put("guesses", nodes, [value("n", INT64, [1])], [value("y", FLOAT, None)], each, table)
     seed = next(seed for seed in range(100) if make(Input("n", "int64", (1,)), (1,), seed, 100)[0] > 80)
     row = run(zygote, model, seed=seed)
-    assert "made integers are below 10" in row.described.notes
+    assert "generated integers are below 10" in row.described.notes
     (load,) = row.loads
     assert load.baseline_bytes is not None
     assert row.measured.peak_bytes is not None
@@ -175,7 +175,7 @@ def test_the_same_seed_gives_the_same_answer_and_another_another(zygote: Zygote,
 def test_token_ids_stay_within_their_table_and_masks_are_one(zygote: Zygote, models: OnnxModels) -> None:
     described = run(zygote, models.embedding(), dims={"sequence": 12}).described
     assert described.shapes == {"input_ids": (1, 12), "attention_mask": (1, 12)}
-    assert "ids of 'input_ids' are below 10, the rows of their table" in described.notes
+    assert "ids of 'input_ids' are below 10, the number of rows of their table" in described.notes
 
 
 def test_a_scalar_a_state_and_a_signal_run_together(zygote: Zygote, models: OnnxModels) -> None:
@@ -297,7 +297,7 @@ def test_an_answer_that_is_not_a_number_anywhere_fails_the_check(zygote: Zygote,
     nodes = [node("Sub", ["x", "x"], ["zero"]), node("Div", ["zero", "zero"], ["y"])]
     row = run(zygote, models.put("nan", nodes, [value("x", FLOAT, [4])], [value("y", FLOAT, [4])]))
     assert row.checked.agrees is False
-    assert "nothing but NaN or infinite values" in row.checked.note
+    assert "contains only NaN or infinite values" in row.checked.note
 
 
 def test_no_check_is_made_when_none_is_asked_for(zygote: Zygote, models: OnnxModels) -> None:
@@ -454,7 +454,7 @@ def test_a_folder_with_a_link_or_without_a_model_is_refused(
 ) -> None:
     folder = folder_model(models, tmp_path / "folder")
     (folder / "more.bin").symlink_to("/etc/passwd")
-    with pytest.raises(Unfit, match=r"holds 'more\.bin', which is no plain file"):
+    with pytest.raises(Unfit, match=r"holds 'more\.bin', which is not a regular file"):
         run(zygote, str(folder))
     (tmp_path / "empty").mkdir()
     with pytest.raises(Unfit, match=r"a folder with 0 \.onnx files"):

@@ -81,7 +81,7 @@ def test_what_fell_back_has_the_reason_of_the_log() -> None:
     assert uses["Gelu", CPU] == OperatorReport(
         "Gelu", CPU, 2, 2, 11_000, False, "2 × CUDA has no kernel for its version or types", "com.microsoft"
     )
-    assert uses["Gather", CPU].why == "1 × the runtime holds the CPU to be faster for these"
+    assert uses["Gather", CPU].why == "1 × the runtime considers the CPU faster for these"
     assert uses["Gather", CUDA].why == uses["Loop", CPU].why == ""
     assert [key for key, one in uses.items() if one.issued] == [("Conv", CUDA), ("Gather", CUDA)]
 

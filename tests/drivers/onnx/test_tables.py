@@ -90,4 +90,4 @@ def test_a_row_says_what_its_ids_index(zygote: Zygote, models: OnnxModels) -> No
         models.embedding(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1, dims={"sequence": 8}
     )
     (result,) = [event for event in measure(order, Limits(), zygote) if isinstance(event, ModelDescription)]
-    assert "ids of 'input_ids' are below 10, the rows of their table" in result.notes
+    assert "ids of 'input_ids' are below 10, the number of rows of their table" in result.notes

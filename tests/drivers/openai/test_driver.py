@@ -198,9 +198,9 @@ def test_requests_that_fail_are_counted_apart_and_made_up_for(run: Run) -> None:
         ("cut", Crashed, "the connection ended before the response did"),
         ("redirect", Crashed, "HTTP 307: it redirects, which is not followed"),
         ("long-line", Crashed, "longer than"),
-        ("endless", Crashed, "more text came than 4 tokens can hold"),
-        ("no-text", Crashed, "no text came"),
-        ("one-piece", Crashed, "in one piece although a stream was asked for"),
+        ("endless", Crashed, "more text than 4 tokens can hold"),
+        ("no-text", Crashed, "the server sent no text"),
+        ("one-piece", Crashed, "in one piece although a stream was requested"),
         ("no-http", Crashed, "this is not HTTP"),
         ("big-head", Crashed, "not HTTP/1.1: Receive buffer too long"),
         ("silent", Crashed, r"no whole response within 0\.3 s"),
@@ -277,7 +277,7 @@ def test_what_no_server_can_answer_is_not_sent(endpoint: Endpoint, run: Run, tmp
     before = len(endpoint.did())
     tensors = {"x": Value("float32", (1,), bytes(4))}
     events = run(runs=2, examples=examples_in(tmp_path, {UNNAMED: text_value("a")}, tensors))
-    assert answers(events).why == "a server takes texts, and example 2 of 2 is of tensors"
+    assert answers(events).why == "a server takes texts, but example 2 of 2 consists of tensors"
     (tmp_path / "broken.examples").write_bytes(b"no examples")
     events = run(runs=2, examples=str(tmp_path / "broken.examples"))
     assert answers(events).why.startswith("its examples cannot be read: ")
@@ -290,7 +290,7 @@ def test_answers_that_no_record_can_hold_are_not_asked_for_to_the_end(
     before = len(endpoint.did())
     monkeypatch.setattr(openai_answers, "MAX_ANSWER_BYTES", 15)
     events = run(runs=2, max_tokens=3, examples=prompts_in(tmp_path))  # each answer is "w0 w1 w2 "
-    assert "the answer to example 2 of 4: the answers up to it come to more than" in answers(events).why
+    assert "the answer to example 2 of 4: the answers so far exceed" in answers(events).why
     assert len(endpoint.did()) == before + 3 + 2
 
 
@@ -316,7 +316,7 @@ def test_an_endpoint_that_is_not_there_offers_no_unit(endpoint: Endpoint) -> Non
     for url, why in (
         (f"http://127.0.0.1:{endpoint.port}", "HTTP 404: no such page"),
         ("http://127.0.0.1:1/v1", "does not answer: Connection refused"),
-        ("http://no-such-host.invalid/v1", "its name is not known on this device"),
+        ("http://no-such-host.invalid/v1", "its host name cannot be resolved on this device"),
         ("http://u:p@127.0.0.1/v1", "must not contain a key or password"),
         ("file:///etc/passwd", "must look like http"),
         ("http://[::1/v1", "cannot be read"),

@@ -42,12 +42,12 @@ def test_a_client_that_holds_no_more_requests_says_so_at_once() -> None:
         return answered(1, number)
 
     asyncio.run(open_loop(sweep, ask, 0, [0.0] * 10, lambda: 0, most=0, saturated=lambda level: ""))
-    assert (sweep.cut, sweep.results) == ("more requests were in flight than this client holds", {})
+    assert (sweep.cut, sweep.results) == ("more requests were in flight than this client can hold", {})
 
 
 def test_the_latest_answers_show_whether_the_server_keeps_up() -> None:
     rising = {number: answered(1 + number, number) for number in range(300)}
-    assert saturated(Sweep(results=rising)) == "the wait for the first text keeps rising"
+    assert saturated(Sweep(results=rising)) == "the time to the first text keeps rising"
     flat = {number: answered(5, number) for number in range(300, 1000)}
     assert saturated(Sweep(results=rising | flat)) == ""
     again = {number: answered(number, number) for number in range(1000, 1300)}

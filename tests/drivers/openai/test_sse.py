@@ -107,14 +107,14 @@ def failures() -> Iterator[tuple[list[bytes], str]]:
     json_head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     yield [STREAM + chunk(b"data: {nonsense\n\n")], "not JSON: {nonsense"
     yield [STREAM + chunk(b"data: [1]\n\n")], "not a JSON object"
-    yield [STREAM + chunk(event({"error": {"message": "no\x1b[31m memory"}}))], "gave up: no [31m memory"
-    yield [STREAM + chunk(piece(None, "stop")), END], "no text came"
+    yield [STREAM + chunk(event({"error": {"message": "no\x1b[31m memory"}}))], "an error: no [31m memory"
+    yield [STREAM + chunk(piece(None, "stop")), END], "the server sent no text"
     yield [STREAM + chunk(piece("a")), b"0\r\n\r\n"], "broke off without a finish_reason"
     yield [STREAM + b"zz\r\n"], "illegal chunk header"
-    yield [STREAM, *[chunk(piece("a"))] * 40], "more text came than 10 tokens"
+    yield [STREAM, *[chunk(piece("a"))] * 40], "more text than 10 tokens"
     yield [STREAM, *[chunk(b"x" * 60_000)] * 5], "longer than"
     yield [json_head % (b"500 No", 9) + b"{broken<b"], "HTTP 500: {broken<b"
-    yield [json_head % (b"429 Slow", 0)], "HTTP 429: without a word"
+    yield [json_head % (b"429 Slow", 0)], "HTTP 429: without an explanation"
     yield [json_head % (b"200 OK", 2) + b"[]"], "not a JSON object"
     yield [json_head % (b"200 OK", 2) + b"{}"], "in one piece although a stream"
     yield (
@@ -190,8 +190,8 @@ def test_a_connection_goes_on_only_after_a_whole_response_that_lets_it() -> None
 
 
 def test_what_a_server_says_of_an_error_is_one_short_clean_line() -> None:
-    assert error_text(b"<!DOCTYPE html><p>no") == "a page of HTML"
+    assert error_text(b"<!DOCTYPE html><p>no") == "an HTML page"
     assert error_text(b'{"error": "no\\n room"}') == "no room"
-    assert error_text(b"") == "without a word"
+    assert error_text(b"") == "without an explanation"
     assert len(error_text(b"x" * 10_000)) == 200
     assert error_text(b"[" * 100_000)

@@ -76,7 +76,7 @@ def test_a_workload_is_the_same_in_yaml_and_in_json(reading: Callable[[str], Wor
         ("max_tokens: true", "max_tokens: input should be a valid integer, not True"),
         ("temperature: .nan", "temperature: input should be a finite number"),
         ('{"temperature": NaN}', "temperature: input should be a finite number"),
-        ("concurrency: [1, 1]", "a level is named twice"),
+        ("concurrency: [1, 1]", "a level is listed twice"),
         ("concurrency: [129]", r"concurrency\.0: input should be less than or equal to 128, not 129"),
         ("rates: [5, 1]", "rates must rise"),
         ("slo: {}", "slo is empty"),
@@ -116,7 +116,7 @@ def test_an_order_that_asks_what_an_api_has_not_is_unfit() -> None:
     ):
         with pytest.raises(Unfit, match=why):
             check(Workload(), order)
-    with pytest.raises(Unfit, match="more than 64 MiB"):
+    with pytest.raises(Unfit, match="exceed 64 MiB"):
         check(Workload(prompts=Synthetic(tokens=32_000), max_tokens=1), WorkOrder("m", "u", runs=5000))
     check(Workload(), WorkOrder("m", "u"))
     assert requests_of(Workload(requests=3), 100, 8) == 3

@@ -99,7 +99,7 @@ def test_the_reference_of_other_formats_has_every_operator_apart_and_all_digits(
     core = CoreDouble(precision="bf16")
     checked = one(run(core, ir), CheckReport)
     assert (checked.agrees, checked.tolerance) == (True, 2e-2)
-    assert checked.note.endswith("the reference is OpenVINO on the CPU in float32, each operator apart")
+    assert checked.note.endswith("the reference is OpenVINO on the CPU in float32, with no operators fused")
     assert len(core.model.outputs) == 3
     assert (
         core.asked[-1].items()
@@ -116,9 +116,9 @@ def test_where_few_digits_are_the_reason_the_row_says_so_and_only_there(onnx: st
     core.gains["CPU"], core.wide = 3.0, 2.0
     checked = one(run(core, onnx), CheckReport)
     assert checked.agrees is False
-    assert checked.note.startswith("it agrees in float32: bf16, which OpenVINO chose, has too few digits")
+    assert checked.note.startswith("it agrees in float32: bf16, which OpenVINO chose, is too imprecise")
     core.wide = 3.0
-    assert one(run(core, onnx), CheckReport).note.startswith("it differs in float32, too")
+    assert one(run(core, onnx), CheckReport).note.startswith("it differs in float32 too")
 
 
 def test_the_type_in_which_it_computes_is_told_and_float32_can_be_asked_for(onnx: str) -> None:
@@ -131,14 +131,14 @@ def test_the_type_in_which_it_computes_is_told_and_float32_can_be_asked_for(onnx
     assert one(events, CheckReport).tolerance != 2e-2
     assert core.asked[0]["INFERENCE_PRECISION_HINT"] == "f32"
     core.obeys = False
-    with pytest.raises(Unfit, match="compute_type f32: CPU computes in bf16 all the same"):
+    with pytest.raises(Unfit, match="compute_type f32: CPU still computes in bf16"):
         run(core, onnx, compute_type="f32")
 
 
 def test_threads_are_those_that_openvino_uses(onnx: str) -> None:
     described = one(run(CoreDouble(threads=7), onnx), ModelDescription)
     assert described.threads == 7
-    assert "threads: 1 asked for, OpenVINO uses 7" in described.notes
+    assert "threads: 1 requested; OpenVINO uses 7" in described.notes
 
 
 def test_a_gpu_runs_what_it_is_given_and_a_model_elsewhere_is_no_result(onnx: str) -> None:
@@ -181,7 +181,7 @@ def test_symbols_of_an_onnx_file_keep_their_names() -> None:
 
 
 def test_types_that_cannot_be_made_are_refused_by_name() -> None:
-    with pytest.raises(Unfit, match="input 'x' is of type u4, which cannot be made up"):
+    with pytest.raises(Unfit, match="input 'x' is of type u4, which cannot be generated"):
         graph.inputs_of(ModelDouble([PortDouble({"x"}, [1], "u4")]))
 
 
@@ -189,7 +189,7 @@ def test_a_state_begins_anew_with_each_inference(ir: str) -> None:
     core = CoreDouble()
     core.model = ModelDouble([PortDouble({"x"}, [1])], states=1)
     notes = one(run(core, ir), ModelDescription).notes
-    assert "the model keeps a state, which each inference begins by resetting" in notes
+    assert "the model keeps a state, which is reset before each inference" in notes
     assert core.resets >= 5 + 2
 
 

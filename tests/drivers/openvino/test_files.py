@@ -54,7 +54,7 @@ def test_formats_are_known_by_their_bytes_whatever_the_file_is_called(tmp_path: 
     ("content", "said"),
     [
         (b"", "corrupt or cut short|cannot be read"),
-        (bytes(range(256)) * 4, "no whole ONNX model"),
+        (bytes(range(256)) * 4, "not a complete ONNX model"),
         (chain_of_products(4, 1, 1)[:-40], "corrupt or cut short"),
         (b"GGUF" + bytes(64), r"neither \(GGUF model\)"),
         (b"<?xml version='1.0'?><net name='n'>", "without its weights: give the folder that holds the .xml"),

@@ -101,7 +101,7 @@ def test_the_engine_is_built_for_the_orders_sizes(models: OnnxModels) -> None:
         (TensorRtDouble(refuses="No importer registered for op: Thing"), None, Unfit, "op: Thing"),
         (TensorRtDouble(builds=False), None, Unfit, "for this GPU: .shapeContext. x has no valid size$"),
         (None, CudaDouble(("cudaMalloc", 2)), OutOfMemory, "out of memory: cudaMalloc"),
-        (None, CudaDouble(("cudaStreamCreate", 100)), WrongUnit, "CUDA's error 100"),
+        (None, CudaDouble(("cudaStreamCreate", 100)), WrongUnit, "CUDA error 100"),
     ],
 )
 def test_what_tensorrt_or_the_gpu_refuses_is_told_in_a_sentence(
@@ -129,7 +129,7 @@ def test_inputs_and_outputs_that_cannot_be_made_are_refused(onnx: str) -> None:
 def test_what_is_no_onnx_model_and_an_unknown_unit_are_refused(tmp_path: Path, onnx: str) -> None:
     other = tmp_path / "net.tflite"
     other.write_bytes(b"\x1c\0\0\0TFL3" + bytes(64))
-    with pytest.raises(Unfit, match=r"TensorRT is given \.onnx models"):
+    with pytest.raises(Unfit, match=r"TensorRT runs \.onnx models"):
         run(TensorRtDouble(), str(other))
     with pytest.raises(WrongUnit, match=r"this driver has GPU \(TensorRT\)"):
         run(TensorRtDouble(), onnx, unit="CPU (TensorRT)")

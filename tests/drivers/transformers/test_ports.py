@@ -58,5 +58,5 @@ def test_models_of_two_parts_take_both() -> None:
 
 
 def test_other_inputs_are_refused_by_name() -> None:
-    with pytest.raises(Unfit, match="takes 'bbox', which cannot be made up"):
+    with pytest.raises(Unfit, match="takes 'bbox', which cannot be generated"):
         shapes("bbox")

@@ -73,7 +73,7 @@ BAD_FRAMES = {
     "a number below zero": message("ping", {}, number=-1),
     "a name that is a list": framed(pack(["c", 1, ["ping"], {}])),
     "a map with a list for its key": framed(b"\x94\xa1c\x01\xa4ping\x81\x90\xc0"),
-    "text that is no UTF-8": framed(b"\x94\xa1c\x01\xa4\xff\xfe\xfd\xfc\x80"),
+    "text that is not UTF-8": framed(b"\x94\xa1c\x01\xa4\xff\xfe\xfd\xfc\x80"),
 }
 BAD_MESSAGES = {
     "4 GiB": encode_uvarint(4 << 30),

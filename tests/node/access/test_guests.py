@@ -172,8 +172,8 @@ async def test_a_task_of_others_that_could_go_on_for_longer_than_the_owner_lets_
     assert refused.reason is Reason.DOES_NOT_FIT
     assert refused.unmet == (
         (
-            "the task's limits (fetch, loads, run) come to 20 min 1 s;"
-            " this device's owner lets others have it for 20 min at a time"
+            "the task's limits (fetch, loads, run) add up to 20 min 1 s;"
+            " this device's owner lets others use it for 20 min at a time"
         ),
     )
     short = {**long, "timeouts": Timeouts(fetch_s=300, load_s=200, run_s=300, queue_s=1e6)}

@@ -32,7 +32,7 @@ async def test_a_stranger_is_refused_a_program_with_a_line_before_anything_is_fe
     link = await world.link(eve)
     answer = await link.ask(eve.commit(eve.task(unit=TORCH, model=named(eve, "net.pt2"))), Denied)
     assert answer.reason is Reason.NOT_ALLOWED
-    assert "carry programs" in answer.detail
+    assert "contain programs" in answer.detail
     assert "net.pt2" in answer.detail
     beside = (named(eve, "beside.pt2"),)
     other = await link.ask(eve.commit(eve.task(3, unit=TORCH, beside=beside)), Denied)

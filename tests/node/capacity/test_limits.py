@@ -39,7 +39,7 @@ def test_a_permission_for_so_many_places_counts_those_of_all_who_act_on_its_acco
     over = ledger.commit(want(3, DEE, principal=ANN, queue=True, epoch=2, slots=2), 0.0)
     assert isinstance(over, Denied)
     assert (over.reason, over.retry_s is not None) == (Reason.QUOTA, True)
-    assert "permission is for 2" in over.detail
+    assert "permission allows 2" in over.detail
     ticket_of(ledger, want(1, BOB, queue=True))
     ledger.stop(DEE, [ticket], Reason.CANCELLED, 0.0)
     ticket_of(ledger, want(4, DEE, principal=ANN, queue=True, epoch=2, slots=2))

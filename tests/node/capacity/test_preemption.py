@@ -271,7 +271,7 @@ def test_an_outlook_says_how_many_go_before_how_long_it_takes_and_who_would_give
     assert ledger.outlook(BOB, 40, False, 5.0) == (
         0,
         3.0,
-        "a run at priority 30, once what is being timed is done",
+        "a run at priority 30, when its current timing ends",
     )
     quote = ledger.quote(5.0)
     assert (quote.free, quote.queue, quote.start_s, quote.run_s, quote.why) == (0, 1, 7.0, 4.0, "")

@@ -625,4 +625,4 @@ def test_a_refusal_has_no_more_lines_than_its_message_may(tmp_path: Path) -> Non
     assert isinstance(reply, Denied)
     assert reply.reason is Reason.DOES_NOT_FIT
     assert len(reply.unmet) == 32
-    assert "lets others have it for 1 h at a time" in reply.unmet[-1]
+    assert "lets others use it for 1 h at a time" in reply.unmet[-1]

@@ -297,7 +297,7 @@ def test_every_driver_gives_its_own_samples_once_and_one_without_is_named(tmp_pa
     assert asked == ["onnx", "torch", "api", "coreml"]
     assert list(made.floors) == [CPU, GPU, "CPU (Torch)"]
     assert made.notes == (
-        "warm-up of API (x) is not learned: the driver api makes no samples",
+        "warm-up of API (x) was not learned: the driver api has no sample models",
         "warm-up of GPU (CoreML) was not learned: exit code 1: no coremltools",
     )
 

@@ -21,7 +21,7 @@ from node.device.probe import Profile
 from protocol.errors import ResourceError
 from tests.node.device.test_calibration import CPU, Loaded, device, found_by, tools
 
-NOTHING = "this device, as it is now, is not calibrated yet"
+NOTHING = "this device is not calibrated yet in its current state"
 
 
 def test_a_file_is_of_one_device_and_fingerprint_in_the_users_own_folder(
@@ -86,7 +86,7 @@ async def test_a_device_is_calibrated_once_and_again_when_asked_or_changed(tmp_p
     assert await go(device()) == first
     assert lines == []
     assert (await go(device(), force=True)).rounds == 2
-    assert "one more round" in lines[0]
+    assert "another round" in lines[0]
     assert (await go(device(), full=True)).full
     assert (await go(device(), force=True)).full, "quick curves would not join the full ones"
     await go(device(soc="Xeon"))
@@ -106,7 +106,10 @@ async def test_two_homes_share_one_file_and_the_old_file_of_a_home_is_removed_wi
     (home / OF_OLD).write_text("{}")
     first, second = calibrator(tmp_path), calibrator(tmp_path)
     await first.ensure(lines.append, old=home)
-    assert lines[0] == f"removed {home / OF_OLD}, of an earlier version: calibrations are kept in {tmp_path}"
+    assert (
+        lines[0]
+        == f"removed {home / OF_OLD} of an earlier version: calibrations are now stored in {tmp_path}"
+    )
     assert not (home / OF_OLD).exists()
     lines.clear()
     assert await second.ensure(lines.append, old=home) == first.current

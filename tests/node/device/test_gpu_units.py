@@ -170,7 +170,7 @@ def test_each_gpu_is_tried_alone_and_is_offered_by_what_has_run_on_it() -> None:
 def test_a_library_that_cannot_be_held_to_one_gpu_is_not_offered_on_several() -> None:
     found = UnitsOnGpus(Probe(detail="Vulkan0: Small"), DeviceGpus(NVIDIA, choose("each", NVIDIA, {})))()
     assert [one.unit for one in found.units] == ["CPU (ONNX)", "CPU (Torch)"]
-    assert "GPU 1: GPU (ONNX) by Vulkan cannot be held to one GPU" in found.troubles
+    assert "GPU 1: GPU (ONNX) by Vulkan cannot be restricted to one GPU" in found.troubles
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_more_units_than_an_advert_holds_are_told_and_those_that_it_has_fit(tmp_
     found = tuple(UnitInfo(numbered(unit, gpu), "x", "r" * 60) for gpu in range(8) for unit in SAMPLED_UNITS)
     profile = probe_device(tmp_path, lambda: ProbedUnits(found, ()))
     assert len(profile.units) == MAX_UNITS
-    assert "an advert has room for 12 units: 36 are not in it, GPU 2 (ONNX) first" in profile.notes
+    assert "an advert holds at most 12 units: 36 are left out, the first is GPU 2 (ONNX)" in profile.notes
     wide = replace(profile, units=tuple(UnitOffer(unit=f"{i:x<90}", runtime="r") for i in range(12)))
     advert = build_advert(wide, PEER, labels={"site": "lab"})
     assert len(advert_body(advert)) <= MAX_ADVERT
@@ -249,7 +249,7 @@ def test_a_run_on_a_chosen_gpu_sees_no_other() -> None:
     }
     assert [zygote.started for zygote in made.values()] == [True, False, False]
     assert launchers.zygote_of("GPU 0 (ONNX)") is made["GPU 0 (ONNX)"]
-    with pytest.raises(LocalProtocolError, match=r"a run on GPU 2 \(ONNX\) was let in"):
+    with pytest.raises(LocalProtocolError, match=r"a run on GPU 2 \(ONNX\) was admitted"):
         launchers.zygote_of("GPU 2 (ONNX)")
 
 

@@ -92,7 +92,7 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
         (replace(WELL, free_disk=1 << 20), "disk", CheckState.BAD, "1 MiB free"),
         (replace(WELL, clock_synchronised=False), "clock", CheckState.NOTE, "time server"),
         (replace(WELL, free_disk=5 << 30), "disk", CheckState.NOTE, "5 GiB free"),
-        (replace(WELL, hidden_meters=2), "energy", CheckState.NOTE, "only root may read it"),
+        (replace(WELL, hidden_meters=2), "energy", CheckState.NOTE, "only root can read it"),
         (replace(WELL, timer_ns=2000), "timer", CheckState.NOTE, "2000 ns"),
     ],
 )
@@ -153,7 +153,7 @@ def test_the_signs_are_read_from_the_system(tmp_path: Path) -> None:
     assert facts.others_share is None
     assert facts.free_disk is not None
     assert facts.timer_ns > 0
-    assert facts.calibration.missing == "this device, as it is now, is not calibrated yet"
+    assert facts.calibration.missing == "this device is not calibrated yet in its current state"
     assert len(waits) == 1
     assert clock_synchronised("darwin") is None
 

@@ -23,7 +23,9 @@ from swarm.reach.reachability import Reach
 GOOD = GateFacts("192.0.2.7:4101", ms=12.0, observed="8.8.4.4", ahead_s=0.1, reserved=True, relayed_ms=41.0)
 DEAD = GateFacts("192.0.2.8:4101", why="no answer")
 HERE = GateFacts("127.0.0.1:4101", why="no way", here=True)
-FORBIDDEN = GateFacts("127.0.0.1:4101", why=f"no way: /ip4: {NOT_DIALLED}it names this very machine")
+FORBIDDEN = GateFacts(
+    "127.0.0.1:4101", why=f"no way: /ip4: {NOT_DIALLED}it is an address of this machine itself"
+)
 TAKEN = GateFacts("192.0.2.9:4101", why="no way", expected="12D3ExpecteD", other="12D3FoundNow")
 DIRECT = NetworkFacts(
     gates=(GOOD,),
@@ -91,13 +93,13 @@ def test_a_device_that_nobody_can_reach_at_all_is_bad_with_each_gates_reason() -
             replace(DIRECT, gates=(HERE,)),
             "gate",
             CheckState.BAD,
-            "127.0.0.1:4101 does not answer, and names this very machine",
+            "127.0.0.1:4101 does not answer, and its address is one of this machine itself",
         ),
         (
             replace(DIRECT, gates=(GOOD, FORBIDDEN)),
             "gate",
             CheckState.NOTE,
-            "127.0.0.1:4101 is not dialled: it names this very machine",
+            "127.0.0.1:4101 is not dialled: it is an address of this machine itself",
         ),
         (
             replace(DIRECT, gates=(DEAD,), connected=False),

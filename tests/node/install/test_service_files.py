@@ -257,7 +257,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, system: ServiceMa
 
 def test_a_task_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     run = Commands()
-    with pytest.raises(ResourceError, match="a task sark-node already"):
+    with pytest.raises(ResourceError, match="a task named sark-node already exists"):
         install(setting(tmp_path, ServiceManager.WINDOWS), ("python",), run, print)
     assert len(run.asked) == 1
 
@@ -268,7 +268,7 @@ def test_where_the_system_does_not_start_the_service_the_commands_are_shown(tmp_
     assert not install(setting(tmp_path), ("python",), run, lines.append)
     whole = "\n".join(lines)
     assert "failed: systemctl --user daemon-reload: it says no" in whole
-    assert "then by hand: systemctl --user enable sark-node.service" in whole
+    assert "then run: systemctl --user enable sark-node.service" in whole
     assert "not running yet" in whole
     assert len(run.asked) == 1
 

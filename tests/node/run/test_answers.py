@@ -149,7 +149,7 @@ def test_answers_of_another_form_are_refused(answered: AnswerSet, why: str) -> N
 
 def test_models_in_turns_have_no_examples() -> None:
     other = Model(name="n.onnx", sha256="1" * 64, size=1)
-    with pytest.raises(ValueError, match="takes turns with others answers no examples"):
+    with pytest.raises(ValueError, match="takes turns with others cannot answer examples"):
         task(examples=FILE, beside=(other,))
     assert task(examples=FILE).files() == (task().model, FILE)
     assert task(examples=FILE).needs(FILE.sha256)

@@ -70,7 +70,7 @@ async def test_the_model_that_does_not_come_is_named(tmp_path: Path) -> None:
     fields = bench(tmp_path, lambda *_: ScriptedLaunch(), model=model)
     record = await run(both, fields, StopRun(), lambda *progress: None)
     assert record.reason is Reason.FETCH_FAILED
-    assert record.detail.startswith("other.onnx was not here after the fetch limit")
+    assert record.detail.startswith("other.onnx did not arrive within the fetch limit")
 
 
 def test_each_model_of_a_task_may_take_its_memory_and_all_together_no_more_than_the_device_gives() -> None:

@@ -189,7 +189,7 @@ async def test_on_battery_it_is_held_back_and_comes_back_by_itself(world: Any, a
     await trio.sleep(CHECK_S + 1)
     assert worker.ledger.condition.serving
     assert world.lines == [
-        "takes no new work: on battery (join --on-battery takes it all the same)",
+        "takes no new work: on battery (join --on-battery takes work anyway)",
         "now active",
     ]
 

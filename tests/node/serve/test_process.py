@@ -53,7 +53,7 @@ def test_of_two_pools_of_one_name_the_one_to_leave_is_named_by_its_id(tmp_path: 
     home, other = Home.at(tmp_path), Identity.from_seed("another pool")
     pool_changes(home, ticket(), ())
     pool_changes(home, ticket(pool=other), ())
-    with pytest.raises(SettingsError, match="means several pools"):
+    with pytest.raises(SettingsError, match="matches several pools"):
         pool_changes(home, None, ("lab",))
     (left,) = pool_changes(home, None, (other.peer_id,))
     assert left.pool == POOL.peer_id
@@ -85,7 +85,9 @@ def test_a_ticket_for_submitting_does_not_make_a_worker(tmp_path: Path) -> None:
 def test_strangers_are_served_in_the_full_sandbox_only_and_with_a_warning(tmp_path: Path) -> None:
     anyone = WorkerSettings(accept_anyone=True)
     for tier in (Tier.NONE, Tier.PARTIAL):
-        with pytest.raises(ResourceError, match=f"needs the full sandbox, and here it is {tier}: no seccomp"):
+        with pytest.raises(
+            ResourceError, match=f"needs the full sandbox, but the sandbox here is {tier}: no seccomp"
+        ):
             check_anyone(anyone, TierProbe(tier, ("no seccomp",)))
     full = TierProbe(Tier.FULL, ())
     assert check_anyone(anyone, full).startswith("WARNING")

@@ -171,7 +171,7 @@ def test_what_cannot_be_added_is_a_one_line_error_and_leaves_nothing(tmp_path: P
 def test_a_model_is_named_by_its_hash_or_its_name_and_never_by_a_guess(tmp_path: Path) -> None:
     for content in (b"one", b"two"):
         model_files.add(tmp_path / "c", file(tmp_path, "same.onnx", content), room=100)
-    with pytest.raises(SettingsError, match="means 2 models"):
+    with pytest.raises(SettingsError, match="matches 2 models"):
         model_files.find(tmp_path / "c", "same.onnx")
     with pytest.raises(SettingsError, match="no model"):
         model_files.find(tmp_path / "c", "")

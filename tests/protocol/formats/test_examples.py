@@ -37,7 +37,7 @@ def test_a_text_is_read_as_one_and_a_tensor_is_none() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"", "no JSON"),
+        (b"", "is not JSON"),
         (b"\xff" * 8, "cut off"),
         (packed({"x": 1}), "not a list"),
         (packed([[]]), "1 to 64 values"),
@@ -47,11 +47,11 @@ def test_a_text_is_read_as_one_and_a_tensor_is_none() -> None:
         (packed([[["x", "float32", [True]]]], bytes(4)), "name, type and shape"),
         (packed([[["x", "float32", [1] * 17]]], bytes(4)), "name, type and shape"),
         (packed([[["x" * 501, "float32", [1]]]], bytes(4)), "name, type and shape"),
-        (packed([[["x", "float32", [2]]]], bytes(4)), "do not fit"),
-        (packed([[["x", "float32", [1]]]], bytes(8)), "do not fit"),
+        (packed([[["x", "float32", [2]]]], bytes(4)), "do not match"),
+        (packed([[["x", "float32", [1]]]], bytes(8)), "do not match"),
         (packed([[["x", "bool", [1]], ["x", "bool", [1]]]], bytes(2)), "twice"),
         (packed([[["x", "bool", [1]]]] * (MAX_EXAMPLES + 1), bytes(MAX_EXAMPLES + 1)), "at most"),
-        (len(b"[" * 99).to_bytes(8, "little") + b"[" * 99, "no JSON"),
+        (len(b"[" * 99).to_bytes(8, "little") + b"[" * 99, "is not JSON"),
     ],
 )
 def test_anything_else_is_refused_with_a_sentence(data: bytes, why: str) -> None:

@@ -106,7 +106,7 @@ def test_sizes_are_given_by_shape_by_symbol_and_by_place(
             "no dynamic dimension 'H': x is 1×2; remove it: all sizes are fixed",
         ),
         ([IMAGE], {"shapes": {"y": [1]}}, "no input 'y'; its inputs: x"),
-        ([IMAGE], {"shapes": {"x": [1, 3]}}, "x is N×3×height×width, and 1×3 was given; give 4 sizes"),
+        ([IMAGE], {"shapes": {"x": [1, 3]}}, "x is N×3×height×width, but 1×3 was given; give 4 sizes"),
         ([IMAGE], {"shapes": {"x": [1, 4, 8, 8]}}, "its axis 1 is 3, not 4"),
         (
             [CUT],
@@ -116,14 +116,14 @@ def test_sizes_are_given_by_shape_by_symbol_and_by_place(
         (
             [IMAGE],
             {"shapes": {"x": [1, 3, 8, 8]}, "dims": {"width": 9}},
-            "the shape of x says .* is 8, dim width says 9",
+            "the shape of x says .* is 8, but dim width says 9",
         ),
         (
             [IMAGE],
             {"dims": {"width": 8, "x[3]": 9}},
-            "dim width says that x.3. is 8, dim x.3. says 9; leave one",
+            "dim width says that x.3. is 8, but dim x.3. says 9; leave one",
         ),
-        (TEXT, {"dims": {"batch": 2}, "batch": 8}, "dim batch says that ids.0. is 2, the batch says 8"),
+        (TEXT, {"dims": {"batch": 2}, "batch": 8}, "dim batch says that ids.0. is 2, but the batch says 8"),
         ([IMAGE], {"dims": {"width": -1}}, "gives x.3. the size -1"),
     ],
 )
@@ -182,7 +182,7 @@ def test_the_campaign_may_name_the_axis_of_the_batch(named: str) -> None:
             None,
             "could be the batch: rows, cols; name it: batch_dim",
         ),
-        (TEXT, "N", "batch_dim 'N' is no dynamic dimension .* there are: batch, seq"),
+        (TEXT, "N", "batch_dim 'N' is not a dynamic dimension .* there are: batch, seq"),
     ],
     ids=["fixed", "a sequence", "two of them", "a name nobody has"],
 )

@@ -68,7 +68,7 @@ def test_names_as_models_have_them_are_taken(path: str) -> None:
     ("paths", "why"),
     [
         (["a", "a"], "twice"),
-        (["A", "a"], "case alone"),
+        (["A", "a"], "only in case"),
         (["a", "a/b"], "a folder at once"),
         (["B/c", "b"], "a folder at once"),
         ([], "0 files"),

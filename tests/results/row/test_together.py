@@ -143,7 +143,7 @@ def test_a_model_beside_with_a_unit_of_its_own_has_to_run_there_in_a_process_of_
     assert make_row(TASK, TaskState.SUCCEEDED, record()).against_unit == ""
     assert row.compare_reason.endswith("; each in a process of its own")
     assert fingerprint(apart, ran) != fingerprint(TASK, ran)
-    with pytest.raises(ValidationError, match="another number of units"):
+    with pytest.raises(ValidationError, match="must have as many units"):
         Task(**{**TASK.model_dump(), "beside_units": (torch, torch)})
 
 

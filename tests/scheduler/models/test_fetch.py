@@ -152,7 +152,7 @@ def test_parts_of_two_versions_never_meet(home: Home, site: Web) -> None:
     [
         (reply(404), "no such file"),
         (reply(401), "not public"),
-        (reply(302, location="ftp://x.org/m"), "redirects where nobody is followed"),
+        (reply(302, location="ftp://x.org/m"), "redirects to a target that is not followed"),
         (reply(body=b"<!doctype html><p>log in"), "is a web page"),
         (reply(body=b""), "is empty"),
         (reply(body=b"x", length=10**15), "at most"),

@@ -207,7 +207,7 @@ def test_a_batch_dim_that_the_local_model_lacks_is_refused(tmp_path: Path) -> No
     with pytest.raises(CampaignError) as caught:
         describe_models(campaign("models: [{path: m.onnx, batch: [8], batch_dim: N}]\n"), tmp_path)
     assert (caught.value.detail, caught.value.hint) == (
-        "model 'm.onnx': batch_dim 'N' is no dynamic dimension of the model's inputs",
+        "model 'm.onnx': batch_dim 'N' is not a dynamic dimension of the model's inputs",
         "there are: rows",
     )
 

@@ -210,8 +210,8 @@ def test_the_lowest_priorities_make_nobody_give_way(store: Store, clock: Clock) 
 def test_an_attempt_says_each_word_once_and_no_whole_address(store: Store, clock: Clock) -> None:
     peer = Identity.from_seed("x").peer_id
     assert (
-        clipped(f"no way to {peer} at /ip4/192.0.2.7/tcp/4101/p2p/{peer}")
-        == f"no way to …{peer[-8:]} at 192.0.2.7"
+        clipped(f"cannot reach {peer} at /ip4/192.0.2.7/tcp/4101/p2p/{peer}")
+        == f"cannot reach …{peer[-8:]} at 192.0.2.7"
     )
     submit(store, [a_task(1)])
     begin(store, 1)

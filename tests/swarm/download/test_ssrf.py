@@ -57,7 +57,7 @@ def by_redirect(location: str, why: str, **names: Answers) -> Case:
 
 HERE = "this machine itself"
 ODD = "unusual spelling"
-NO_NAME = "no name that can be looked up"
+NO_NAME = "not a valid host name"
 OWN = "a name of this machine"
 
 CASES: Mapping[str, Case] = {
@@ -140,17 +140,19 @@ CASES: Mapping[str, Case] = {
     "redirect to decimal": by_redirect("https://2130706433/m", ODD),
     "redirect to localhost": by_redirect("https://localhost/m", "of this network"),
     "redirect to a name that leads inside": by_redirect("https://evil.example.org/m", HERE),
-    "redirect to http": by_redirect(f"http://{HOST}/m", "https alone"),
-    "redirect to file": by_redirect("file:///etc/passwd", "https alone"),
-    "redirect to ftp": by_redirect("ftp://127.0.0.1/m", "https alone"),
-    "redirect to gopher": by_redirect("gopher://127.0.0.1:6379/_SET", "https alone"),
-    "redirect to data": by_redirect("data:text/plain,x", "no URL"),
-    "redirect to hf": by_redirect("hf://a/b/m.onnx", "https alone"),
+    "redirect to http": by_redirect(f"http://{HOST}/m", "only https"),
+    "redirect to file": by_redirect("file:///etc/passwd", "only https"),
+    "redirect to ftp": by_redirect("ftp://127.0.0.1/m", "only https"),
+    "redirect to gopher": by_redirect("gopher://127.0.0.1:6379/_SET", "only https"),
+    "redirect to data": by_redirect("data:text/plain,x", "not a URL"),
+    "redirect to hf": by_redirect("hf://a/b/m.onnx", "only https"),
     "redirect to another port": by_redirect(f"https://{HOST}:8443/m", "port 8443"),
     "redirect with a password": by_redirect(f"https://root:{SECRET}@{HOST}/m", "before @"),
     "redirect behind @": by_redirect(f"https://{HOST}@127.0.0.1/m", "before @"),
-    "redirect with backslashes": by_redirect("https:\\\\127.0.0.1\\m", "no URL|no name|% sign"),
-    "redirect with a tab": by_redirect("https://127.0.0.1\t/m", HERE + "|no URL|no name"),
+    "redirect with backslashes": by_redirect(
+        "https:\\\\127.0.0.1\\m", "not a URL|not a valid host name|percent-encoded"
+    ),
+    "redirect with a tab": by_redirect("https://127.0.0.1\t/m", HERE + "|not a URL|not a valid host name"),
     "redirect to a host in unicode": by_redirect("https://１２７.0.0.1/m", "ASCII"),
     "redirect to nowhere": by_redirect("", "nowhere"),
     "the last redirect that is followed": Case(
@@ -170,15 +172,15 @@ CASES: Mapping[str, Case] = {
     "a port before @": Case(f"https://{HOST}:443@127.0.0.1/m", "before @"),
     "a backslash before @": Case(f"https://127.0.0.1\\@{HOST}/m", "before @"),
     "# before @": Case("https://127.0.0.1#@models.example.org/m", HERE),
-    "http": Case(f"http://{HOST}/m", "https alone"),
-    "http on 443": Case(f"http://{HOST}:443/m", "https alone"),
-    "a file": Case("file:///etc/passwd", "https alone"),
-    "a file of a host": Case(f"file://{HOST}/etc/passwd", "https alone"),
-    "gopher": Case("gopher://127.0.0.1:6379/_SET", "https alone"),
-    "hf": Case("hf://a/b/m.onnx", "https alone"),
-    "hf with a host": Case("hf://127.0.0.1/latest/meta-data", "https alone"),
-    "a second request": Case(f"https://{HOST}/m HTTP/1.1\r\nHost: 127.0.0.1", "no URL"),
-    "a second request behind a space": Case(f"https://{HOST}/m HTTP/1.1", "% sign"),
+    "http": Case(f"http://{HOST}/m", "only https"),
+    "http on 443": Case(f"http://{HOST}:443/m", "only https"),
+    "a file": Case("file:///etc/passwd", "only https"),
+    "a file of a host": Case(f"file://{HOST}/etc/passwd", "only https"),
+    "gopher": Case("gopher://127.0.0.1:6379/_SET", "only https"),
+    "hf": Case("hf://a/b/m.onnx", "only https"),
+    "hf with a host": Case("hf://127.0.0.1/latest/meta-data", "only https"),
+    "a second request": Case(f"https://{HOST}/m HTTP/1.1\r\nHost: 127.0.0.1", "not a URL"),
+    "a second request behind a space": Case(f"https://{HOST}/m HTTP/1.1", "percent-encoded"),
 }
 
 

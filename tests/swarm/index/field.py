@@ -147,7 +147,7 @@ class ValueLinks:
         await swarm.round_trips(own, peer, 1)
         other = swarm.alive(peer)
         if link is None or link.dead or other is None:
-            raise Unreachable(f"no way to {peer}: the connection broke")
+            raise Unreachable(f"cannot reach {peer}: the connection broke")
         self._open[peer] = link
         return await _ANSWERS[other](_Caller(own), message)  # type: ignore[arg-type]
 

@@ -85,7 +85,7 @@ def test_nobody_publishes_for_another() -> None:
     holder = ShardStore()
     answers, reason = holder.store(0, IDS[1].peer_id, "", sign(IDS[0]), NODE)
     assert answers[0].verdict is StoreVerdict.REFUSED
-    assert reason == "nobody publishes for another node"
+    assert reason == "a node can publish only its own advert"
     assert peers(holder) == []
 
 
@@ -121,7 +121,7 @@ def test_an_attribute_the_advert_does_not_say_is_refused() -> None:
         0, IDS[0].peer_id, "", sign(IDS[0]), (index_messages.StoreItem(attribute="gpu:H100"),)
     )
     assert answers[0].verdict is StoreVerdict.REFUSED
-    assert reason == "the advert does not say 'gpu:H100'"
+    assert reason == "the advert does not contain 'gpu:H100'"
 
 
 def test_a_node_is_found_under_eight_campaigns_and_no_more() -> None:

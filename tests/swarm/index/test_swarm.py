@@ -599,7 +599,7 @@ async def test_a_gate_that_goes_on_refusing_a_device_is_named_once(
         assert (
             warnings
             == [
-                f"gate …{gate.peer[-8:]} does not list this device: join with a ticket, or ask its operator to let it in"
+                f"gate …{gate.peer[-8:]} does not list this device: join with a ticket, or ask its operator to admit it"
             ]
             * warned
         )

@@ -115,7 +115,7 @@ async def test_a_gate_that_stops_or_resumes_answering_is_reported_once(
             "warning",
             f"gate 192.0.2.7:4999 is another gate: expected …{GATE[-8:]}, found …{OTHER[-8:]}; ask its operator for its address",
         ),
-        ("warning", "192.0.2.7:4999 is reached"),
+        ("warning", "192.0.2.7:4999 answers now"),
     ]
 
 

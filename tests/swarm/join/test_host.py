@@ -73,7 +73,7 @@ async def test_its_addresses_are_made_again_only_once_those_of_the_machine_have_
         (["/ip4/127.0.0.1/udp/4001"], [], "cannot listen on '/ip4/127.0.0.1/udp/4001'"),
         (["/dns4/example.org/tcp/4001"], [], "cannot listen on"),
         (["here"], [], "cannot listen on 'here'"),
-        (["/ip4/192.0.2.1/tcp/4001"], [], "is no address of this machine"),
+        (["/ip4/192.0.2.1/tcp/4001"], [], "is not an address of this machine"),
         ([LOOPBACK], ["/ip4/127.0.0.1/tcp/4001"], "invalid gate address"),
         ([LOOPBACK], ["/ip4/127.0.0.1/tcp/4001/p2p/me"], "invalid gate address"),
         (

@@ -324,5 +324,5 @@ def test_hardening_twice_is_hardening_once() -> None:
 
 def test_another_libp2p_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardening, "LIBP2P", "0.8.2")
-    with pytest.raises(LocalProtocolError, match="safety of this node was written and tested"):
+    with pytest.raises(LocalProtocolError, match="security code was written for and tested"):
         hardening.harden()

@@ -137,5 +137,5 @@ async def test_a_reader_that_is_cancelled_has_taken_nothing() -> None:
 
 
 def test_a_session_that_is_not_libp2ps_is_refused() -> None:
-    with pytest.raises(TypeError, match="no Noise session"):
+    with pytest.raises(TypeError, match="not a Noise session"):
         BatchSession(object())  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ def test_a_pool_whose_making_was_cut_off_is_finished_with_the_same_key(home: Hom
 
 @pytest.mark.parametrize("name", ["home", "Home"])
 def test_nobody_makes_the_pool_of_a_home_by_hand(home: Home, name: str) -> None:
-    with pytest.raises(SettingsError, match="every home has a pool home") as caught:
+    with pytest.raises(SettingsError, match="every home already has a pool home") as caught:
         create_pool(home, name)
     assert caught.value.hint.endswith("sark-node invite")
     assert own_pools(home) == ()

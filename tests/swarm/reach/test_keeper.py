@@ -136,7 +136,7 @@ async def test_a_gate_that_serves_members_only_is_named_once_it_has_refused_agai
         await trio.sleep(300)
         gate = play.gates["gate"].peer[-8:]
         assert [line for line in play.lines if gate in line] == [
-            f"gate …{gate} does not serve this device: join with a ticket, or ask its operator to let it in"
+            f"gate …{gate} does not serve this device: join with a ticket, or ask its operator to admit it"
         ]
         members.add(network.peer_id)
         await within(90, network.reservations)

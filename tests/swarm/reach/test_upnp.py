@@ -102,7 +102,7 @@ async def test_the_mapping_is_renewed_and_removed_at_the_end(
     with trio.move_on_after(3 * RENEW_S + 1):
         await keep_port_open(4001, mapped.append, result.append, router=UpnpRouter(lambda: box))
     assert mapped == ["/ip4/8.8.4.4/tcp/4001"] * 4
-    assert result == ["the router sends port 4001 of 8.8.4.4 to this device (UPnP)"]
+    assert result == ["the router forwards port 4001 of 8.8.4.4 to this device (UPnP)"]
     assert box.open == {}
 
 
@@ -124,5 +124,5 @@ async def test_a_router_that_does_not_do_it_is_asked_now_and_then_and_complained
 
 
 def test_a_router_behind_another_one_is_reported() -> None:
-    assert "behind another one" in str(Mapping("100.64.0.3", 4001, 4001))
-    assert "behind another one" not in str(Mapping("8.8.4.4", 4001, 4001))
+    assert "behind another router" in str(Mapping("100.64.0.3", 4001, 4001))
+    assert "behind another router" not in str(Mapping("8.8.4.4", 4001, 4001))
