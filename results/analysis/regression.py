@@ -288,7 +288,7 @@ def confirmed(
             why = f"{cell.why}; in turns with the last good model: {finding}, but {changed}"
             return cell.model_copy(update={"why": why})
     elif good is None:
-        return cell.model_copy(update={"why": f"{cell.why}; the last good result is not here any more"})
+        return cell.model_copy(update={"why": f"{cell.why}; the last good result is no longer stored here"})
     else:
         finding, words, ratios = compared(good, again, alarm)
         why = f"measured once more: {words}"
@@ -342,7 +342,7 @@ def compared(
     elif memory:
         finding, why = RegressionFinding.MEMORY, memory
     elif result.verdict is ComparisonVerdict.SLOWER:
-        finding, why = RegressionFinding.UNSURE, f"{why}; the alarm is at {alarm:.1%}"
+        finding, why = RegressionFinding.UNSURE, f"{why}; the alarm threshold is {alarm:.1%}"
     elif result.verdict is ComparisonVerdict.AMBIGUOUS:
         finding = RegressionFinding.UNSURE
     else:
@@ -371,4 +371,4 @@ def more_memory(good: Sequence[int], peaks: Sequence[int]) -> str:
     more = median(peaks) - median(good)
     if ratio <= 1 + MEMORY or more <= MEMORY_BYTES or mann_whitney(good, peaks) >= MAX_P_VALUE:
         return ""
-    return f"{more / 1024**2:.1f} MB more memory at its peak, {ratio:.2f} times as much"
+    return f"peak memory rose by {more / 1024**2:.1f} MB, to {ratio:.2f} times as much"

@@ -23,32 +23,32 @@ class OperatorLine(JsonModel):
 
     op: str
     domain: str
-    """Empty: ONNX's own domain."""
+    """Domain of the operator type. Empty: ONNX's own domain."""
     provider: str
-    """Such as `CUDA`."""
+    """Execution provider, such as `CUDA`."""
     fell_back: bool
-    """It did not run on the unit's own provider."""
+    """Whether the operators ran elsewhere than on the unit's own provider."""
     nodes: int | None
-    """Nodes of the model's graph, before fusing. null: the runtime does not tell."""
+    """Number of nodes in the model's graph, before fusing. null: the runtime does not report it."""
     ran: int
-    """Kernels that ran; 0: all were fused into others or computed while loading."""
+    """Number of kernels that ran. 0: all were fused into others or computed while loading."""
     ms: float | None
-    """Milliseconds they took in one inference."""
+    """Time of these operators in one inference, in milliseconds."""
     share: float | None
-    """Share of the time of all operators, 0 to 1."""
+    """Share of the time of all operators, from 0 to 1."""
     why: str
-    """Why they fell back."""
+    """Reason why the operators fell back."""
 
 
 class OperatorUses(JsonModel):
     """Where all operators of a model ran."""
 
     lines: tuple[OperatorLine, ...]
-    """The slowest first."""
+    """Operator types, slowest first."""
     summary: str
-    """A sentence or two."""
+    """Summary in a sentence or two."""
     issued: bool
-    """A device's times are the times of issuing its work."""
+    """Whether the times of a device are the times the host took to issue its work."""
 
     def first(self) -> tuple[list[OperatorLine], int, float]:
         """The first `MAX_LINES` and all that fell back; the number of lines left out, and their share of the time."""
@@ -103,5 +103,5 @@ def _summary(lines: Sequence[OperatorLine], own: str, issued: bool) -> str:
     timed = [line for line in lines if line.share is not None][:3]
     if timed and timed[0].ms:
         longest = ", ".join(f"{line.op} ({line.share:.0%})" for line in timed if line.share)
-        text += f" What took {'the host ' if issued else ''}longest: {longest}."
+        text += f" {'Slowest to issue' if issued else 'Slowest'}: {longest}."
     return text

@@ -420,10 +420,10 @@ def columns_page() -> str:
     )
     return f"""# The columns of the CSV
 
-The first 17 are those of Sark's predecessor, with its names and in its order. An empty cell was not measured.
-A row that is not Complete carries no measured number. Written by `make spec` from `results/row/row.py`.
+The first 17 are those of Sark's predecessor, with its names and in its order. An empty cell means that the value was not measured.
+A row that is not Complete contains no measured number. Written by `make spec` from `results/row/row.py`.
 
-| # | column | says |
+| # | column | meaning |
 |---|---|---|
 {rows}
 """
