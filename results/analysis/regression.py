@@ -108,14 +108,15 @@ class CellOutcome(BaseModel):
     verdict: str = ""
     median_ms: float | None = None
     low_ms: float | None = None
-    """Ends of the 95 % interval of the median."""
+    """Lower end of the median's 95 % interval."""
     high_ms: float | None = None
+    """Upper end of the median's 95 % interval."""
     memory_mb: float | None = None
     finding: RegressionFinding
     against: str | None = None
-    """The campaign of the good result that it was compared with."""
+    """Campaign of the good result that this cell was compared with."""
     ratio: float | None = None
-    """Its time divided by the good result's."""
+    """This cell's time divided by that of the good result."""
     ratio_low: float | None = None
     ratio_high: float | None = None
     memory_ratio: float | None = None
@@ -126,7 +127,7 @@ class RegressionCell(CellOutcome):
     """One cell of one run. Kept with the run, so that a history outlives campaigns."""
 
     key: str
-    """Equal for equal model, unit, threads, batch, shapes and device."""
+    """Key of the cell: equal for equal model, unit, threads, batch, shapes and device."""
     model: str
     unit: str
     device: str
@@ -137,13 +138,13 @@ class RegressionCell(CellOutcome):
     shapes: str = ""
     simulated: bool = False
     job: str = ""
-    """The task that measured it."""
+    """Task that measured the cell."""
     sha256: str = ""
     """Hash of the model's bytes."""
     against_sha256: str = ""
-    """Hash of the model of the good result that it was compared with; empty: unknown."""
+    """Hash of the model of the good result that this cell was compared with; empty: unknown."""
     cleared: bool = False
-    """It seemed slower, but was not when measured again: its own time reflects the host."""
+    """Whether the cell seemed slower, but was not when measured again: its own time reflects the host."""
 
     @property
     def good(self) -> bool:

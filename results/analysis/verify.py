@@ -56,7 +56,7 @@ class VerifyFinding(JsonModel):
     """The outcome of checking one task, or the file as a whole."""
 
     task: str | None
-    """Null: the file as a whole."""
+    """Task that was checked; null: the file as a whole."""
     signed: bool = True
     """Whether a worker signed anything."""
     worker: str | None = None
@@ -67,7 +67,7 @@ class VerifyFinding(JsonModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def holds(self) -> bool:
-        """Nothing is wrong."""
+        """Whether nothing is wrong."""
         return not self.wrong
 
 

@@ -189,8 +189,8 @@ def _turns(pairs: Sequence[NamedPair]) -> Iterable[Block]:
     yield (
         "Short blocks of both models' inferences took turns, in an order drawn at random each round. The ratio is this model's time "
         "divided by the other's, once by wall time and once by CPU time of all threads. One of the two beyond ±1 % is enough for FASTER or "
-        "SLOWER unless the other contradicts it. All intervals, of every look and both kinds of time, hold the true ratio in 98 % of cases. "
-        "Ratios of several sittings are pooled by random effects; their interval holds beyond these sittings."
+        "SLOWER unless the other contradicts it. All intervals, of every look and both kinds of time, hold the true ratio in 98 % of "
+        "cases. Ratios of several sittings are pooled by random effects; their interval holds beyond these sittings."
     )
     if (drawing := ratios(pairs[:MAX_BARS], title="Ratios of wall times with their intervals")) is not None:
         yield Figures([drawing], described=False)

@@ -16,18 +16,20 @@ class DeviceCoverage(JsonModel):
     """How well the intervals of a device's rows hold on it, by its own sittings."""
 
     share: float
-    """Of its sittings, those whose 95 % interval holds the median that the others have together."""
+    """Share of its sittings whose 95 % interval holds the pooled median of its other sittings."""
     held: int
-    """The same as a number."""
+    """Number of these sittings."""
     sittings: int
-    """At least 5."""
+    """Number of all its sittings, at least 5."""
     margin_percent: float | None
-    """By how much both ends of an interval have to move out, so that it holds in 95 %. Null: fewer than 19 sittings do not tell."""
+    """Percentage by which both ends of an interval must move outwards for it to hold in 95 % of cases. null below 19 sittings."""
 
     @property
     def words(self) -> str:
-        """`40 of 50 intervals hold the median of its other sittings (80 %); 3.1 % longer at both ends, 95 % do`"""
-        longer = f"; {self.margin_percent:.2g} % longer at both ends, 95 % do" if self.margin_percent else ""
+        """`40 of 50 intervals hold the median of its other sittings (80 %); extended by 3.1 % at both ends, 95 % do`"""
+        longer = (
+            f"; extended by {self.margin_percent:.2g} % at both ends, 95 % do" if self.margin_percent else ""
+        )
         return (
             f"{self.held} of {self.sittings} intervals hold the median of its other sittings "
             f"({100 * self.share:.0f} %){longer}"

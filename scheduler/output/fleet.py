@@ -304,39 +304,39 @@ class _Part(BaseModel):
 
 
 class DevicePath(_Part):
-    """By which path a device answered."""
+    """Path by which a device answered."""
 
     direct: bool
     gate: str | None
-    """Peer id of the gate that the connection goes through; null where it is direct, or the gate is not known."""
+    """Peer id of the gate that the connection goes through; null if it is direct, or the gate is not known."""
     rtt_ms: float | None
 
 
 class DeviceInfo(Advert):
-    """A device: its advert, and how it is now."""
+    """A device: its advert and its current state."""
 
     state: WorkerState | None = None
-    """Null: it did not answer, or says nothing of it."""
+    """State of its worker; null: the worker did not answer, or does not report its state."""
     running: int | None = None
     queue: int | None = None
     unreachable: str | None = None
-    """Why it did not answer."""
+    """Reason why the device did not answer; null: it did."""
     path: DevicePath | None = None
     fits: bool = True
     unmet: tuple[str, ...] = ()
-    """Clauses that it does not meet, each in words."""
+    """Clauses that the device does not meet, each in words."""
     why: str = ""
-    """Why it takes no work, as it says."""
+    """Reason why the device takes no work, in its own words."""
     trust: str | None = None
-    """Why this home trusts it: own, pool NAME or listed; stranger: it does not. Null: nobody asked."""
+    """Reason why this home trusts the device: own, pool NAME or listed. stranger: not trusted; null: not checked."""
     serves: bool = False
-    """It is not trusted and allows this home: `sark-node trust PEER_ID` is all that is missing."""
+    """Whether the device is not trusted but allows this home: only `sark-node trust PEER_ID` is missing."""
     clash: str = ""
-    """Why it is not the device that it says it is, with both keys and the command for another worker of that machine."""
+    """Reason why it is not the device that it claims to be, with both keys and the command for another worker of that machine."""
     via: str | None = None
-    """Where the gate is that it was reached through, else the end of that gate's id; null where it answered directly."""
+    """Address of the gate through which the device was reached, or else the end of that gate's id; null if it answered directly."""
     coverage: DeviceCoverage | None = None
-    """Of the intervals of its results in this home; null: there are too few of them."""
+    """Coverage of its intervals in this home's results; null: it has too few sittings."""
 
 
 class DeviceTask(_Part):
@@ -354,7 +354,7 @@ class CachedModel(_Part):
 
     sha256: str
     name: str | None
-    """As the campaigns of this home call it."""
+    """Name of the model in this home's campaigns."""
 
 
 class FleetDevice(DeviceInfo):
@@ -363,18 +363,18 @@ class FleetDevice(DeviceInfo):
     tasks: tuple[DeviceTask, ...] = ()
     warm: tuple[CachedModel, ...] = ()
     reading: ShownReading | None = None
-    """Its sensors while it runs a task of this home; null: it runs none, or shows nothing."""
+    """Reading of its sensors while it runs a task of this home; null: it runs none, or reports nothing."""
 
 
 class Fleet(BaseModel):
     """Devices, those that fit first."""
 
     count: int
-    """All that were found."""
+    """Number of devices found."""
     fit: int
-    """How many of them meet the clauses."""
+    """Number of these devices that meet the clauses."""
     explain: str = ""
-    """Clause by clause how many are left, where clauses were asked for."""
+    """Number of devices left after each clause, in words; empty without clauses."""
     peers: tuple[FleetDevice, ...]
     next: str | None = None
 
@@ -396,7 +396,7 @@ def coverage_lines(devices: Sequence[ObservedDevice], held: Mapping[str, HeldInt
         for device in devices
         if (each := device_coverage(device, held)) is not None
     ]
-    return [*lines, "the target is 95 %: if fewer do, measure in several sittings"] if lines else []
+    return [*lines, "the target is 95 %; if fewer hold, measure in several sittings"] if lines else []
 
 
 def fleet_device(

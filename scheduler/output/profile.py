@@ -27,7 +27,7 @@ _AFTER: Final = {
 }
 """The part of a task's life that follows each event, until the next of these events."""
 _ENDS: Final = ("task.succeeded", "task.failed", "task.cancelled")
-ON_ITS_WAY: Final = "result on its way, checked and stored"
+ON_ITS_WAY: Final = "result sent, checked and stored"
 
 
 class TimeSpan(JsonModel):
@@ -36,7 +36,7 @@ class TimeSpan(JsonModel):
     what: str
     seconds: float
     inside: bool = False
-    """It is a part of the last span before it that is not inside another."""
+    """Whether this span is a part of the last span before it that is not inside another."""
 
 
 class TaskProfile(JsonModel):
@@ -44,10 +44,10 @@ class TaskProfile(JsonModel):
 
     task: str
     total_s: float
-    """From the creation of its campaign to its end, or until now."""
+    """Seconds from the creation of the task's campaign to the task's end, or until now."""
     ended: bool
     spans: tuple[TimeSpan, ...]
-    """In order; those that are not inside another make up the total."""
+    """Spans in order; those that are not inside another add up to the total."""
 
 
 def task_profile(

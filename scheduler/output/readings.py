@@ -22,11 +22,11 @@ ALL_COLUMNS: Final = 80
 
 
 class ShownReading(SensorValues):
-    """A reading with when it was made."""
+    """A sensor reading and its time."""
 
     at: Instant
     late: bool
-    """It is more than 10 s old."""
+    """Whether the reading is more than 10 s old."""
 
 
 NONE_SHOWN: Final[Mapping[str, ShownReading]] = MappingProxyType({})

@@ -23,7 +23,7 @@ ELSEWHERE = "the references of its examples are on the machine that the campaign
 
 
 class Rescored(JsonModel):
-    """What became of one task's scores."""
+    """Result of scoring one task's answers again."""
 
     task: str
     before: Mapping[str, float]
@@ -31,14 +31,14 @@ class Rescored(JsonModel):
     packages_before: Mapping[str, str]
     packages: Mapping[str, str]
     why: str = ""
-    """Why scores are missing now."""
+    """Reason why scores are missing now."""
     kept: bool = False
-    """The scores of before were kept, as some of them would be missing now."""
+    """Whether the earlier scores were kept, because some of them would be missing now."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def changed(self) -> bool:
-        """Whether the scores, or what made them, are others than before."""
+        """Whether the scores, or the packages that gave them, changed."""
         return not self.kept and (
             _shown(self.before) != _shown(self.after) or self.packages_before != self.packages
         )
@@ -46,11 +46,11 @@ class Rescored(JsonModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def words(self) -> str:
-        """In one line: `task 3: wer_x 0.31 → 0.29 (wer_x: my-metrics 1.2 → 1.3)`."""
+        """Result in one line: `task 3: wer_x 0.31 → 0.29 (wer_x: my-metrics 1.2 → 1.3)`."""
         if self.kept:
-            return f"{_number(self.task)}: as before: {safe_text(self.why)}"
+            return f"{_number(self.task)}: unchanged: {safe_text(self.why)}"
         before, after = _shown(self.before), _shown(self.after)
-        moved = _moves(before, after) or ["as before" if after else "no scores"]
+        moved = _moves(before, after) or ["unchanged" if after else "no scores"]
         versions = _moves(self.packages_before, self.packages)
         more = f" ({'; '.join(versions)})" if versions else ""
         return f"{_number(self.task)}: {', '.join(moved)}{more}" + (
@@ -59,15 +59,15 @@ class Rescored(JsonModel):
 
 
 class Rescoring(JsonModel):
-    """What became of the scores of a campaign."""
+    """Result of scoring a campaign's answers again."""
 
     campaign: str
     changed: int
-    """Tasks whose scores, or what made them, are others than before."""
+    """Number of tasks whose scores, or the packages that gave them, changed."""
     tasks: tuple[Rescored, ...]
-    """Those with answers."""
+    """Tasks with answers."""
     outdated: str = ""
-    """Where its results were sent to with the scores of before."""
+    """URL to which the results were sent with the earlier scores; empty if nothing is outdated."""
 
 
 def rescore_campaign(

@@ -41,15 +41,15 @@ MAX_BLOCKS: Final = 600
 
 
 class ReasonInfo(JsonModel):
-    """One thing that is to be known of the numbers."""
+    """One reason for the verdict on the numbers."""
 
     verdict: RowVerdict
     why: str
-    """With its figures."""
+    """Reason, with its figures."""
     means: str
-    """For somebody who sees the word for the first time."""
+    """Explanation for readers who are new to the word."""
     help: str
-    """What would help; empty: nothing needs to."""
+    """Advice that would help; empty: none is needed."""
 
 
 class Judgement(JsonModel):
@@ -57,25 +57,25 @@ class Judgement(JsonModel):
 
     verdict: RowVerdict
     reasons: tuple[ReasonInfo, ...]
-    """The gravest first."""
+    """Reasons, gravest first."""
     remarks: str = ""
-    """What is worth knowing of the host though the verdict stands."""
+    """Remarks on the host that leave the verdict unchanged."""
 
 
 class AttemptInfo(JsonModel):
-    """One try at one worker."""
+    """One attempt at one worker."""
 
     attempt: int
     worker: str
     device: str
     trust: str
-    """Why the worker was believed."""
+    """Reason why the worker was trusted."""
     epoch: int
     state: AttemptState
     reason: str
     detail: str
     words: str
-    """How it ended, in a sentence."""
+    """Outcome of the attempt, in a sentence."""
     begun: InstantMs
     ended: InstantMs | None
     took_s: float | None
@@ -91,7 +91,7 @@ class TimelineEntry(JsonModel):
 
 
 class BlockInfo(JsonModel):
-    """A stretch of timed samples and the host meanwhile. null: its system does not tell."""
+    """A stretch of timed samples and the state of the host during it. null: the system does not report it."""
 
     samples: int
     wall_s: float
@@ -101,10 +101,10 @@ class BlockInfo(JsonModel):
 
 
 class LaunchInfo(JsonModel):
-    """One launch and the host over its timed window."""
+    """One launch and the state of the host during its timed window."""
 
     launch: int
-    """From 1."""
+    """Number of the launch, from 1."""
     began_s: float
     wall_s: float
     cpu_s: float
@@ -116,7 +116,7 @@ class LaunchInfo(JsonModel):
     stall_percent: float | None
     switches: int | None
     baseline: int | None
-    """Resident bytes before the load."""
+    """Resident memory before the load, in bytes."""
     peak: int | None
     blocks: tuple[BlockInfo, ...]
 
@@ -127,13 +127,13 @@ class RecordInfo(JsonModel):
     worker: str
     attempt: int
     fence: str
-    """Incarnation and number: which grant it was made under."""
+    """Incarnation and number of the grant under which the record was made."""
     sha256: str
-    """Of the record's bytes."""
+    """sha256 of the record's bytes."""
     signature: str
     bytes: int
     accepted: InstantMs | None
-    """When this scheduler took it."""
+    """Time when this scheduler accepted the record."""
     device: DeviceFacts
     ran: RunFacts | None
     accelerator: Accelerator | None
@@ -142,33 +142,33 @@ class RecordInfo(JsonModel):
 
 
 class TaskDetail(JsonModel):
-    """A task's page."""
+    """All details of a task."""
 
     task: TaskInfo
     campaign_name: str
     asked: dict[str, Any]
-    """The signed task: model, unit, what a device must meet, how it is measured."""
+    """Signed task: model, unit, what a device must meet, how the model is measured."""
     needs: tuple[str, ...]
-    """What a device must meet, as a person writes it."""
+    """Clauses that a device must meet, as a person writes them."""
     attempts: tuple[AttemptInfo, ...]
     happened: tuple[TimelineEntry, ...]
     row: Row | None
-    """Null: it has not ended."""
+    """Row of the task; null: the task has not ended."""
     csv: str
-    """Its line in the CSV with the header before it; empty: it has not ended."""
+    """Line of the task in the CSV, after the header; empty: the task has not ended."""
     judgement: Judgement | None
-    """Null: it is not complete."""
+    """Judgement of the numbers; null: the task is not complete."""
     record: RecordInfo | None
-    """Null: no worker signed anything of it."""
+    """Record of the deciding attempt; null: no worker signed one."""
     launches: tuple[LaunchInfo, ...]
     unreadable: str
-    """Why the record cannot be read, if it cannot."""
+    """Reason why the record cannot be read; empty if it can."""
     operators: OperatorUses | None
-    """Where the model's operators ran. Null: the record does not tell."""
+    """Operators of the model and where they ran; null: the record does not say."""
     coverage: DeviceCoverage | None = None
-    """How often intervals hold on its device. Null: it has too few sittings, or the task has no interval."""
+    """Coverage of the task's device; null: the device has too few sittings, or the task has no interval."""
     device_interval_ms: tuple[float, float] | None = None
-    """The median's interval, widened so that such intervals hold in 95 % on its device. Null: the device's margin is not known."""
+    """Interval of the median in ms, widened so that such intervals hold in 95 % of cases on this device. null: the margin is not known."""
 
 
 def task_detail(

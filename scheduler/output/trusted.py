@@ -20,15 +20,15 @@ class TrustedDevice(JsonModel):
     """A key that this home trusts."""
 
     peer: str
-    """Peer id of the device's worker: this key is trusted, and no name."""
+    """Peer id of the device's worker: this key is trusted, not a name."""
     kind: str
-    """own, pool NAME or listed."""
+    """Kind of trust: own, pool NAME or listed."""
     name: str
-    """What the owner of this home calls it; empty: nothing."""
+    """Name that the owner of this home gave it; empty: none."""
     since: Instant | None
-    """When it was listed; null: it is trusted as a device of this home or of a pool."""
+    """Time when it was listed; null: it is trusted as a device of this home or of a pool."""
     device: str
-    """The name of the device when it last ran a task of this home; empty: it never did."""
+    """Name of the device when it last ran a task of this home; empty: it never did."""
 
 
 def trusted_devices(home: Home, now: float) -> tuple[TrustedDevice, ...]:
