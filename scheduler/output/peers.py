@@ -85,7 +85,7 @@ def peer_remarks(devices: Sequence[ObservedDevice]) -> list[str]:
         if not item.fit.fits
     ]
     lines += [
-        f"{shown_name(item.advert)} serves you, but is not trusted yet: sark-node trust {item.advert.peer}"
+        f"{shown_name(item.advert)} serves you, not trusted yet: sark-node trust {item.advert.peer}"
         for item in devices
         if item.serves
     ]

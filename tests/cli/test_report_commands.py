@@ -113,7 +113,7 @@ def test_a_chart_is_svg_or_png_by_its_name(measured: Typed, kind: str) -> None:
         (["report", "--format", "pdf"], "'pdf' is not one of 'html', 'md'"),
         (["report", "c-none"], "no campaign 'c-none'"),
         (["report", "--against", "nothing.json"], "there is no file nothing.json"),
-        (["chart", "-o", "x.gif"], "a chart is .svg or .png"),
+        (["chart", "-o", "x.gif"], "a chart file needs the suffix .svg or .png"),
         (["chart", "--kind", "pie"], "'pie' is not one of 'bars'"),
         (["chart", "--size", "9:16"], "'9:16' is not one of '16:9'"),
         (["chart", "--kind", "pareto", "--axis", "energy"], "fewer than two tasks have both figures"),

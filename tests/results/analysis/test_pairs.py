@@ -310,7 +310,7 @@ def test_matrix_puts_several_results_together(tmp_path: Path) -> None:
         tmp_path, "matrix", *files(tmp_path), "--base", "one", "--prices", str(tmp_path / "p.yaml")
     )
     assert code == 0
-    assert "EUR for a million inputs" in shown
+    assert "EUR per million inputs" in shown
     assert "6 ±0% ×3" in shown
     _, outcome = run(tmp_path, "matrix", *files(tmp_path), "--json")
     assert [cell["device"] for cell in json.loads(outcome)["cells"]] == ["one", "two"]

@@ -80,7 +80,7 @@ def test_a_report_says_what_each_unit_scores_and_how_far_it_drifts() -> None:
     ]
     assert [line[2:] for line in table.rows] == [
         [number(1.0), "", "", ""],
-        [number(1.0), "0", "0", quote("the same, bit for bit")],
+        [number(1.0), "0", "0", quote("identical bit for bit")],
         [number(1.0), "0.03", "0.05", ""],
         ["", "", "", quote("example 1 of 2: too wide")],
     ]

@@ -77,7 +77,7 @@ def test_a_model_that_puts_out_the_same_for_all_inputs_confirms_nobody() -> None
     decoy = put_out(sketch(1.0, 0.01), sha256="d" * 64)
     verdict = judge_canary(1, said(sketch(1.0, 0.005)), OWN, decoy)
     assert verdict.outcome is CanaryOutcome.UNCHECKED
-    assert verdict.text == "unchecked: the model puts out nearly the same whatever its inputs are"
+    assert verdict.text == "unchecked: the model gives nearly the same outputs for all inputs whatever its inputs are"
     constant = judge_canary(1, OWN, OWN, OWN)
     assert constant.outcome is CanaryOutcome.UNCHECKED
 

@@ -91,7 +91,7 @@ def test_rows_of_models_beside_others_are_not_averaged_with_those_measured_alone
     [
         ({"rounds": (ROUNDS,) * 5}, "took no turns"),
         ({"loads": (LoadSample(ns=1),) * 7}, "took no turns"),
-        ({"ran_beside": None}, "describes 0 models beside, not 1"),
+        ({"ran_beside": None}, "describes 0 other models, not 1"),
         ({"timings": (TIMING.model_copy(update={"samples": pack_samples([1] * 8)}),) * 6}, "other times than"),
         ({name: value * 34 for name, value in {
             "loads": (LoadSample(ns=1),) * 6, "timings": (TIMING,) * 6, "rounds": (ROUNDS,) * 6

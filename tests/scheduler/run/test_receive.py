@@ -157,7 +157,7 @@ def test_what_the_task_does_not_ask_for_is_counted_before_it_is_read(where: str)
 
 def test_more_launches_than_the_task_asks_for_are_refused_before_any_is_read() -> None:
     result, body = made({"timings": (Timing(samples=b"junk", warmup=b"junk", cpu_s=0, wall_s=0),) * 3})
-    with pytest.raises(RemoteProtocolError, match="3 launches that timed inferences, the task asks for 2"):
+    with pytest.raises(RemoteProtocolError, match="3 launches that timed inferences, but the task asks for 2"):
         check(result, body, WORKER.peer_id, TASK, BODY)
 
 
@@ -332,7 +332,7 @@ def test_a_run_on_more_threads_than_were_asked_for_is_none_of_what_was_asked_for
     if threads <= 2:  # a device with fewer cores takes fewer, and its row says so
         assert check(result, body, WORKER.peer_id, task, request)[0].ran == ran
         return
-    with pytest.raises(RemoteProtocolError, match="ran on 3 threads, the task asks for 2"):
+    with pytest.raises(RemoteProtocolError, match="ran on 3 threads, but the task asks for 2"):
         check(result, body, WORKER.peer_id, task, request)
 
 
