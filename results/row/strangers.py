@@ -30,4 +30,4 @@ def strangers_line(rows: Sequence[HasTrust]) -> str:
         if strange == len(rows)
         else f"{strange} of {len(rows)} rows {'is' if strange == 1 else 'are'}"
     )
-    return f"{which} from strangers; only the strangers vouch for these figures: see Trust."
+    return f"{which} from strangers; these figures are only the strangers' claims: see Trust."

@@ -158,7 +158,7 @@ def unexplained_s(observed: RecordView, account: WitnessAccount) -> float | None
 
 
 def unrepeated(account: WitnessAccount | None) -> str:
-    """Why only a stranger vouches for its outputs; empty if an inference was repeated here, or the worker is no stranger."""
+    """Why its outputs are only a stranger's claim; empty if an inference was repeated here, or the worker is no stranger."""
     if account is None or account.confirmed:
         return ""
     return f"no inference was confirmed here{f' ({account.canary})' if account.canary else ''}"

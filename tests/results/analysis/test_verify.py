@@ -133,7 +133,7 @@ def test_the_ratio_of_two_units_is_computed_again_from_what_the_worker_signed() 
     for change in ({"ratio": 0.9}, {"against_unit": TASK.unit}, {"cpu_ratio_high": 9.0}):
         assert wrongs(made.model_copy(update={"row": made.row.model_copy(update=change)})) != []
     here = result(task, record(task, **turns, ran_beside=(beside.model_copy(update={"unit": TASK.unit}),)))
-    assert any("ran the model beside" in wrong for wrong in wrongs(here))
+    assert any("a model to compare with was requested" in wrong for wrong in wrongs(here))
 
 
 @pytest.mark.parametrize("made", [result(), lost()], ids=["complete", "failed"])
@@ -269,10 +269,10 @@ def witnessed(**changes: object) -> WitnessAccount:
 
 def test_what_was_witnessed_is_held_against_the_record_again() -> None:
     assert wrongs(stranger(witnessed())) == []
-    assert "came 0.1 s after the reveal" in wrongs(stranger(witnessed(notes=(), result_s=0.1)))[0]
+    assert "arrived 0.1 s after the reveal" in wrongs(stranger(witnessed(notes=(), result_s=0.1)))[0]
     assert "do not follow from what was revealed" in wrongs(stranger(witnessed(reveal="00" * 32)))[0]
     other = LaunchNote(launch=1, digest="0" * 64, at_s=1.0)
-    assert "launch 1 put out something else" in wrongs(stranger(witnessed(notes=(other,))))[0]
+    assert "launch 1 reported other outputs" in wrongs(stranger(witnessed(notes=(other,))))[0]
 
 
 def test_a_stranger_does_not_become_ones_own_by_a_word_in_the_file() -> None:
@@ -292,7 +292,7 @@ def test_a_whole_measurement_is_not_made_a_failure() -> None:
     found = record()
     signed = SignedRecord(body=record_body(found), signature=WORKER.sign(record_message(record_body(found))))
     row = make_row(TASK, TaskState.FAILED, found, reason=Reason.CRASHED, detail="it crashed")
-    words = "it is Failed, but its record is a complete measurement of what was asked for"
+    words = "it is Failed, but its record is a complete measurement of what the task asks for"
     assert wrongs(raw_result(row, task_body(TASK), signed)) == [words]
     assert (
         wrongs(stranger(witnessed(), TaskState.FAILED)) == []
@@ -313,7 +313,7 @@ def test_a_csv_with_a_column_twice_or_without_trust_does_not_hold() -> None:
     good = stranger(witnessed())
     cut = io.StringIO()
     csv.writer(cut).writerows(line[:17] for line in csv.reader(io.StringIO("".join(csv_lines([good.row])))))
-    assert "leaves out the column Trust" in wrongs(good, table=cut.getvalue())[0]
+    assert "lacks the column Trust" in wrongs(good, table=cut.getvalue())[0]
 
 
 def test_a_csv_is_held_against_the_rows_cell_by_cell() -> None:
@@ -331,7 +331,7 @@ def test_a_csv_is_held_against_the_rows_cell_by_cell() -> None:
         "the CSV does not begin with the 17 columns of results"
     ]
     assert wrongs(*messages, table=lines[0] + "Complete,c-1/1\r\n")[0].startswith(
-        "its line in the CSV has not"
+        "its line in the CSV has a different"
     )
     assert wrongs(*messages, table=lines[0] + "x" * 200_000)[0].startswith(
         "the CSV cannot be read: field larger"

@@ -276,7 +276,7 @@ def test_a_worker_that_knows_no_sustained_runs_is_told_apart() -> None:
     why = not_as_asked(old, TASK)
     assert why is not None
     assert why[0] is Reason.DOES_NOT_FIT
-    assert "a sustained run was asked for" in why[1]
+    assert "a sustained run was requested" in why[1]
 
 
 @pytest.mark.parametrize(

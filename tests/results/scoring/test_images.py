@@ -145,9 +145,9 @@ def png(width: int, height: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "image 'a.png' of class 'cat' is no JPEG, PNG"),
-        (b"hello", "is no JPEG, PNG, WEBP, BMP, or is damaged"),
-        (b"GIF89a" + bytes(100), "is no JPEG, PNG"),
+        (b"", "image 'a.png' of class 'cat' is not one of JPEG, PNG"),
+        (b"hello", "is not one of JPEG, PNG, WEBP, BMP, or is damaged"),
+        (b"GIF89a" + bytes(100), "is not one of JPEG, PNG"),
         (png(8001, 8000), "is 8001 x 8000: at most 64 million pixels"),
         (png(10_000, 10_000), "is 10000 x 10000: at most 64 million pixels"),
         (png(2**20, 2**20), "is damaged|at most 64 million pixels"),
@@ -167,7 +167,7 @@ def test_a_hostile_image_costs_one_line(folder: Path, content: bytes, why: str) 
 
 def test_a_strip_that_would_be_huge_once_resized_is_refused(folder: Path) -> None:
     Image.new("1", (60_000, 1)).save(folder / "cat" / "a.png")
-    with pytest.raises(ValueError, match="is 60000 x 1: at most 64 million pixels, also once it is resized"):
+    with pytest.raises(ValueError, match="is 60000 x 1: at most 64 million pixels are allowed, also after resizing"):
         inputs(folder, size=100)
     assert inputs(folder, size=100, fit="stretch")[0].shape == (1, 3, 100, 100)
 
@@ -197,7 +197,7 @@ def test_the_size_before_the_middle_is_cut_out(
 
 def test_other_formats_are_not_opened(folder: Path) -> None:
     Image.new("RGB", (4, 4), RED).save(folder / "cat" / "a.png", format="GIF")
-    with pytest.raises(ValueError, match="is no JPEG, PNG, WEBP, BMP"):
+    with pytest.raises(ValueError, match="is not one of JPEG, PNG, WEBP, BMP"):
         inputs(folder)
 
 

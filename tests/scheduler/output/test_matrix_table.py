@@ -100,7 +100,7 @@ def test_a_row_with_wrong_outputs_is_no_base() -> None:
 def test_inferences_per_watt_say_who_read_the_energy_and_that_sources_do_not_compare() -> None:
     one = cell(per_watt=3.0, joules=1 / 3, energy_source="rapl package")
     other = cell(device="lab", per_watt=2.0, joules=0.5, energy_source="csv wall")
-    assert any("second and watt (rapl package)" in line for line in drawn([one]))
+    assert any("second per watt (rapl package)" in line for line in drawn([one]))
     both = " ".join(drawn([one, other]))
     assert "by csv wall, rapl package: compare only values of one source" in both
 
