@@ -169,7 +169,7 @@ def test_rows_without_raw_samples_are_compared_by_their_intervals() -> None:
     assert pair.comparison.verdict is ComparisonVerdict.SLOWER
     assert "raw samples would tell more" in pair.comparison.why
     (pair,) = pair_up([ResultEntry(row())], [ResultEntry(row(inference_ms_median_low=None))])
-    assert "has no interval" in pair.comparison.why
+    assert "both sides need raw samples" in pair.comparison.why
 
 
 # -- the matrix ---------------------------------------------------------------------------------------------------------------------
