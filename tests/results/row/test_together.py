@@ -137,7 +137,10 @@ def test_a_model_beside_with_a_unit_of_its_own_has_to_run_there_in_a_process_of_
     ran = record(ran_beside=(RAN.model_copy(update={"unit": torch}),))
     assert not_as_asked(ran, apart) is None
     older = not_as_asked(record(), apart)
-    assert older == (Reason.WRONG_UNIT, f"a model to compare with was requested on {torch}, but ran on {UNIT}")
+    assert older == (
+        Reason.WRONG_UNIT,
+        f"a model to compare with was requested on {torch}, but ran on {UNIT}",
+    )
     row = make_row(apart, TaskState.SUCCEEDED, ran)
     assert (row.against, row.against_unit, row.compute_units) == ("a.onnx", torch, UNIT)
     assert make_row(TASK, TaskState.SUCCEEDED, record()).against_unit == ""

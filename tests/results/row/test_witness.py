@@ -48,7 +48,10 @@ def test_an_honest_run_is_believed() -> None:
         ({"ran": facts(seed=0)}, "inputs of its first launch"),
         ({"ran": None}, "inputs of its first launch"),
         ({"ran": facts(output_sha256="9" * 64)}, "not those of its first launch"),
-        ({"timings": (timing(1), timing(2, output=None), timing(3))}, "does not report the outputs of launch 2"),
+        (
+            {"timings": (timing(1), timing(2, output=None), timing(3))},
+            "does not report the outputs of launch 2",
+        ),
         ({"timings": (timing(1), timing(2, output=output(9)), timing(3))}, "launch 2 reported other outputs"),
         ({"timings": (timing(1), timing(2))}, "leaves out launch 3"),
     ],

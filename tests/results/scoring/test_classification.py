@@ -158,7 +158,10 @@ class Harm:
         (lambda path: packed(path, {"x.npy": head((2,), "<f4", bytes(99))}), "but has 99 bytes"),
         (lambda path: packed(path, {"x.txt": b"hello"}), "'x.txt' in it is not an array"),
         (lambda path: packed(path, {".npy": npy(X)}), "'.npy' in it is not an array"),
-        (lambda path: packed(path, {"x.npy": npy(X)}, zipfile.ZIP_LZMA), "is compressed by a method that NumPy does not use"),
+        (
+            lambda path: packed(path, {"x.npy": npy(X)}, zipfile.ZIP_LZMA),
+            "is compressed by a method that NumPy does not use",
+        ),
         (lambda path: packed(path, {f"a{n}.npy": b"" for n in range(257)}), "it has 257 arrays"),
         (lambda path: packed(path, {}), "it has 0 arrays"),
     ],

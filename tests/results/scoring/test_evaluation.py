@@ -55,9 +55,15 @@ def test_examples_of_every_kind_pass_as_they_are() -> None:
         (lambda: [X], r"example 1 is ndarray, not an Example\(inputs, reference\)"),
         (lambda: [Example(X), Example("  ")], "example 2 is an empty text"),
         (lambda: [Example({})], "example 1 has no inputs"),
-        (lambda: [Example({"a": cast(Any, [1])})], "input 'a' of example 1 is list, but must be a NumPy array"),
+        (
+            lambda: [Example({"a": cast(Any, [1])})],
+            "input 'a' of example 1 is list, but must be a NumPy array",
+        ),
         (lambda: [Example(np.array(["a"]))], "the input of example 1 is <U1"),
-        (lambda: [Example(X, np.int64(3))], r"reference of example 1 is not a JSON value, such as int\(label\)"),
+        (
+            lambda: [Example(X, np.int64(3))],
+            r"reference of example 1 is not a JSON value, such as int\(label\)",
+        ),
         (lambda: [Example(X, float("nan"))], "reference of example 1 is not a JSON value"),
         (lambda: (Example(X) for _ in range(MAX_EXAMPLES + 1)), "more than 10000 examples"),
         (

@@ -167,7 +167,9 @@ def test_a_hostile_image_costs_one_line(folder: Path, content: bytes, why: str) 
 
 def test_a_strip_that_would_be_huge_once_resized_is_refused(folder: Path) -> None:
     Image.new("1", (60_000, 1)).save(folder / "cat" / "a.png")
-    with pytest.raises(ValueError, match="is 60000 x 1: at most 64 million pixels are allowed, also after resizing"):
+    with pytest.raises(
+        ValueError, match="is 60000 x 1: at most 64 million pixels are allowed, also after resizing"
+    ):
         inputs(folder, size=100)
     assert inputs(folder, size=100, fit="stretch")[0].shape == (1, 3, 100, 100)
 

@@ -157,7 +157,9 @@ def test_what_the_task_does_not_ask_for_is_counted_before_it_is_read(where: str)
 
 def test_more_launches_than_the_task_asks_for_are_refused_before_any_is_read() -> None:
     result, body = made({"timings": (Timing(samples=b"junk", warmup=b"junk", cpu_s=0, wall_s=0),) * 3})
-    with pytest.raises(RemoteProtocolError, match="3 launches that timed inferences, but the task asks for 2"):
+    with pytest.raises(
+        RemoteProtocolError, match="3 launches that timed inferences, but the task asks for 2"
+    ):
         check(result, body, WORKER.peer_id, TASK, BODY)
 
 
@@ -265,9 +267,7 @@ def test_launches_that_follow_at_once_are_not_those_that_were_to_be_spread(
     record = Record.model_validate({**GOOD, "ran": RunFacts(unit=UNIT, driver="onnx", runtime="r")})
     record = record.model_copy(update={"timings": timings})
     verdict = not_as_asked(record, TASK.model_copy(update={"measure": measure}))
-    why = (
-        "launches spread over 100 s were requested, but the worker made them sooner, or its version does not support gaps"
-    )
+    why = "launches spread over 100 s were requested, but the worker made them sooner, or its version does not support gaps"
     assert verdict == (None if taken else (Reason.DOES_NOT_FIT, why))
 
 
