@@ -38,7 +38,7 @@ def compare_samples(a: Launches, b: Launches, *, seed: int = 0) -> Comparison:
         return ambiguous("one side took no time that could be measured", launches=counts)
     ratio = median(medians_b) / median(medians_a)
     if min(counts) < MIN_LAUNCHES:
-        return ambiguous(f"{min(counts)} launches of either, {MIN_LAUNCHES} are needed", ratio, counts)
+        return ambiguous(f"one side has {min(counts)} launches, each needs {MIN_LAUNCHES}", ratio, counts)
     chance = random.Random(seed)
     one, other = ([_redrawn(launch, chance) for launch in side] for side in (left, right))
     drawn = sorted(_drawn(other, chance) / _drawn(one, chance) for _ in range(DRAWS))
@@ -63,7 +63,7 @@ def compare_through(
     ratio = ratio_of(*(median(side) for side in medians))
     if min(counts) < MIN_LAUNCHES:
         launches = count(min(counts), "launch", "launches")
-        return ambiguous(f"{launches} of either, {MIN_LAUNCHES} are needed", ratio, counts)
+        return ambiguous(f"one side has {launches}, each needs {MIN_LAUNCHES}", ratio, counts)
     chance = random.Random(seed)
     redrawn = [[_redrawn(launch, chance) for launch in side] for side in sides]
     drawn = sorted(ratio_of(*(_drawn(side, chance) for side in redrawn)) for _ in range(DRAWS))
@@ -80,7 +80,7 @@ def compare_intervals(a: tuple[float, float, float], b: tuple[float, float, floa
         return ambiguous("one side took no time that could be measured")
     ratio, low, high = b[1] / a[1], b[0] / a[2], b[2] / a[0]
     judged = _judged(ratio, low, high, 0.0, (0, 0))
-    why = f"{judged.why}; from the two intervals alone, raw samples tell more"
+    why = f"{judged.why}; computed from the two intervals alone, raw samples would tell more"
     return replace(judged, why=why, p_value=None)
 
 
@@ -93,9 +93,9 @@ def _judged(ratio: float, low: float, high: float, p_value: float, launches: tup
     if low >= 1 - MARGIN and high <= 1 + MARGIN:
         verdict = ComparisonVerdict.SAME
     elif not (high < 1 - MARGIN or low > 1 + MARGIN):
-        why += f", which reaches across ±{MARGIN:.0%}"
+        why += f"; the ±{MARGIN:.0%} limit lies within the interval"
     elif p_value >= MAX_P_VALUE:
-        why += f"; the launches' ranks would be so by chance in {p_value:.1%} of cases"
+        why += f"; chance alone would rank the launches like this in {p_value:.1%} of cases"
     else:
         verdict = ComparisonVerdict.FASTER if ratio < 1 else ComparisonVerdict.SLOWER
     return Comparison(verdict, why, ratio, low, high, p_value, launches)

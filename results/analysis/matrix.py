@@ -93,7 +93,7 @@ def make_matrix(
             if name
         }
         raise ValueError(
-            f"no model, variant, device or unit is called {base!r} there"
+            f"these results have no model, variant, device or unit named {base!r}"
             + (f"; {near}" if (near := did_you_mean(base, names)) else "")
         )
     cells = (_cell(row, _base_of(row, ordered, base), base, prices or {}) for row in ordered)
@@ -290,7 +290,7 @@ def read_prices(path: Path) -> Mapping[str, Price]:
         if not number or not 0 <= price < 1e9:
             shown = safe_text(str(name), 60)
             raise document.error(
-                ("per_hour", name), f"the price of {shown!r} must be a number from 0 on", hint
+                ("per_hour", name), f"the price of {shown!r} must be a number, 0 or more", hint
             )
         prices[str(name)] = Price(float(price), currency)
     return prices

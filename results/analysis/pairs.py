@@ -203,7 +203,7 @@ def _compared(a: ResultEntry, b: ResultEntry, seed: int) -> Comparison:
         return compare_samples(a.launches, b.launches, seed=seed)
     one, other = _interval(a.row), _interval(b.row)
     if one is None or other is None:
-        return ambiguous("a row without raw samples has no interval of its median")
+        return ambiguous("both sides need raw samples, or both an interval of the median")
     return compare_intervals(one, other)
 
 
@@ -227,10 +227,10 @@ def _through(
     if left is None or right is None:
         side = "A" if left is None else "B"
         return ambiguous(
-            f"not compared: {side} was not measured beside {reference}, and has no complete row of it on that device and unit"
+            f"not compared: {side} did not take turns with {reference}, and has no complete row of {reference} on that device and unit"
         )
     if not (a.launches and b.launches and left.launches and right.launches):
-        return ambiguous("through a reference only raw samples are compared")
+        return ambiguous("a comparison through a reference needs raw samples")
     return compare_through(a.launches, b.launches, left.launches, right.launches, seed=seed)
 
 

@@ -110,6 +110,7 @@ class CellOutcome(BaseModel):
     low_ms: float | None = None
     """Lower end of the median's 95 % interval."""
     high_ms: float | None = None
+    """Upper end of the median's 95 % interval."""
     memory_mb: float | None = None
     finding: RegressionFinding
     against: str | None = None
@@ -126,7 +127,7 @@ class RegressionCell(CellOutcome):
     """One cell of one run. Kept with the run, so that a history outlives campaigns."""
 
     key: str
-    """Equal for equal model, unit, threads, batch, shapes and device."""
+    """Key of the cell: equal for equal model, unit, threads, batch, shapes and device."""
     model: str
     unit: str
     device: str
@@ -137,13 +138,13 @@ class RegressionCell(CellOutcome):
     shapes: str = ""
     simulated: bool = False
     job: str = ""
-    """The task that measured it."""
+    """Task that measured the cell."""
     sha256: str = ""
     """Hash of the model's bytes."""
     against_sha256: str = ""
-    """Hash of the model of the good result that it was compared with; empty: unknown."""
+    """Hash of the model of the good result that this cell was compared with; empty: unknown."""
     cleared: bool = False
-    """It seemed slower, but was not when measured again: its own time reflects the host."""
+    """Whether the cell seemed slower, but was not when measured again: its own time reflects the host."""
 
     @property
     def good(self) -> bool:
@@ -288,7 +289,7 @@ def confirmed(
             why = f"{cell.why}; in turns with the last good model: {finding}, but {changed}"
             return cell.model_copy(update={"why": why})
     elif good is None:
-        return cell.model_copy(update={"why": f"{cell.why}; the last good result is not here any more"})
+        return cell.model_copy(update={"why": f"{cell.why}; the last good result is no longer stored here"})
     else:
         finding, words, ratios = compared(good, again, alarm)
         why = f"measured once more: {words}"
@@ -342,7 +343,7 @@ def compared(
     elif memory:
         finding, why = RegressionFinding.MEMORY, memory
     elif result.verdict is ComparisonVerdict.SLOWER:
-        finding, why = RegressionFinding.UNSURE, f"{why}; the alarm is at {alarm:.1%}"
+        finding, why = RegressionFinding.UNSURE, f"{why}; the alarm threshold is {alarm:.1%}"
     elif result.verdict is ComparisonVerdict.AMBIGUOUS:
         finding = RegressionFinding.UNSURE
     else:
@@ -371,4 +372,4 @@ def more_memory(good: Sequence[int], peaks: Sequence[int]) -> str:
     more = median(peaks) - median(good)
     if ratio <= 1 + MEMORY or more <= MEMORY_BYTES or mann_whitney(good, peaks) >= MAX_P_VALUE:
         return ""
-    return f"{more / 1024**2:.1f} MB more memory at its peak, {ratio:.2f} times as much"
+    return f"peak memory rose by {more / 1024**2:.1f} MB, to {ratio:.2f} times as much"

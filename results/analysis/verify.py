@@ -119,7 +119,7 @@ def _check_one(
         return result.row, None, VerifyFinding(task=name, wrong=(f"its task cannot be read: {exc}",))
     if not result.record and not result.signature:
         if result.row.status is RowStatus.COMPLETE:
-            why = "it is Complete, and no worker signed a record of it"
+            why = "it is Complete, but no worker signed a record of it"
             return result.row, None, VerifyFinding(task=name, wrong=(why,))
         row = _remake(result.row, task, None, None)
         return row, raw_result(row, body, None), VerifyFinding(task=name, signed=False)
@@ -131,7 +131,9 @@ def _check_one(
     wrong = _record_problems(task, body, record, signed)
     wrong += _judgement_problems(result, task, record)
     if model_sha256 is not None and record.model_sha256 != model_sha256:
-        wrong.append(f"the model has sha256 {model_sha256}, it was measured with {record.model_sha256}")
+        wrong.append(
+            f"the given model has sha256 {model_sha256}, but the measured one had {record.model_sha256}"
+        )
     wrong_scores, scores = check_scores(result, task, record, scorer)
     wrong += wrong_scores
     row = _remake(result.row, task, record, result.account, scores)
@@ -150,7 +152,7 @@ def _record_problems(task: Task, body: bytes, record: Record, signed: SignedReco
         ("model's sha256", record.model_sha256, task.model.sha256),
     ):
         if value != request:
-            wrong.append(f"its record is of another {what}: {value}, not {request}")
+            wrong.append(f"its record names another {what}: {value}, not {request}")
     return wrong
 
 
@@ -160,16 +162,18 @@ def _judgement_problems(result: RawResult, task: Task, record: Record) -> list[s
     wrong = []
     if record.reveal is not None and row.trust != TrustKind.STRANGER:
         wrong.append(
-            f"its run was witnessed, as only those of strangers are, and Trust is {row.trust or 'empty'}"
+            f"its run was witnessed, as only strangers' runs are, but Trust is {row.trust or 'empty'}"
         )
     complete = record.outcome is RunOutcome.COMPLETE
     if row.status is RowStatus.COMPLETE and not complete:
-        return [*wrong, f"it is Complete, and its record says {record.outcome}"]
+        return [*wrong, f"it is Complete, but its record says {record.outcome}"]
     refused = _refusals(task, record, account) if complete else []
     if row.status is RowStatus.COMPLETE:
         wrong += refused
     elif complete and not refused and not (account is not None and row.reason == Reason.WRONG_OUTPUTS):
-        wrong.append(f"it is {row.status}, and its record is a whole measurement of what was asked for")
+        wrong.append(
+            f"it is {row.status}, but its record is a complete measurement of what the task asks for"
+        )
     return wrong
 
 
@@ -182,7 +186,7 @@ def _refusals(task: Task, record: Record, account: WitnessAccount | None) -> lis
     refused = not_as_asked(record, task)
     if refused is None and account is not None:
         refused = refusal(record, observe(record), account)
-    return [f"it is Complete, and should not be: {refused[1]}"] if refused else []
+    return [f"it is Complete, but should not be: {refused[1]}"] if refused else []
 
 
 def _remake(
@@ -232,9 +236,9 @@ def _bytes(text: str, what: str) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as exc:
-        raise ValueError(f"the {what} is no base64") from exc
+        raise ValueError(f"the {what} is not base64") from exc
     if base64.b64encode(data).decode() != text:
-        raise ValueError(f"the {what} is not written as its bytes are")
+        raise ValueError(f"the {what} is not in canonical base64")
     return data
 
 
@@ -249,7 +253,7 @@ def _signature(text: str) -> bytes:
 
 def _row_differences(row: Row, remade: Row) -> list[str]:
     return [
-        f"{column_name(name)} is {getattr(row, name)!r}, and its signed record makes it {getattr(remade, name)!r}"
+        f"{column_name(name)} is {getattr(row, name)!r}, but its signed record gives {getattr(remade, name)!r}"
         for name in Row.model_fields
         if getattr(row, name) != getattr(remade, name)
     ]
@@ -257,7 +261,7 @@ def _row_differences(row: Row, remade: Row) -> list[str]:
 
 def _raw_differences(result: RawResult, remade: RawResult) -> list[str]:
     return [
-        f"{name} is not what the record has"
+        f"{name} differs from the record"
         for name in RawResult.model_fields
         if name != "row" and getattr(result, name) != getattr(remade, name)
     ]
@@ -268,13 +272,13 @@ def _whole_file(campaign: str, results: Sequence[RawResult], text: str) -> list[
     lines = text.splitlines(keepends=True)
     for number, (line, correct) in enumerate(zip(lines, expected, strict=False), start=1):
         if line != correct:
-            how = "the file was edited, saved in another form, or written by another version"
-            return _whole(f"line {number} is not as sark-node wrote it: {how}")
+            how = "the file was edited, saved in another format, or written by another version"
+            return _whole(f"line {number} is not what sark-node writes: {how}")
     if len(lines) != len(expected):
-        wrong = f"the file has {count(len(lines), 'line')} where its results make {len(expected)}"
+        wrong = f"the file has {count(len(lines), 'line')}, but its results make {len(expected)}"
         return _whole(wrong)
     if {result.row.campaign for result in results} - {campaign}:
-        return _whole(f"the file names the campaign {campaign} and has results of others")
+        return _whole(f"the file names the campaign {campaign}, but has results of others")
     return []
 
 
@@ -298,16 +302,16 @@ def _check_lines(reader: csv.DictReader[str], rows: Sequence[Row]) -> list[Verif
     if strange := [head for head in heads if head not in COLUMNS]:
         return _whole(f"the CSV has a column that is not in the results: {strange[0]}")
     if "Trust" not in heads and any(map(of_stranger, rows)):
-        return _whole("the CSV leaves out the column Trust, and results of strangers are among these")
+        return _whole("the CSV lacks the column Trust, but some of these results are strangers'")
     remade = csv.DictReader(io.StringIO("".join(csv_lines(rows)), newline=""))
     expected = {line["JobId"]: line for line in remade}
     findings, read = list[VerifyFinding](), set[str]()
     for number, line in enumerate(reader, start=2):
         name = str(line.get("JobId"))
         if name not in expected:
-            wrong = [f"line {number} of the CSV is of no task in these results"]
+            wrong = [f"line {number} of the CSV belongs to no task in these results"]
         elif name in read:
-            wrong = [f"line {number} of the CSV is of a task that an earlier line has"]
+            wrong = [f"line {number} of the CSV repeats the task of an earlier line"]
         else:
             wrong = _cell_differences(line, expected[name])
         read.add(name)
@@ -317,9 +321,9 @@ def _check_lines(reader: csv.DictReader[str], rows: Sequence[Row]) -> list[Verif
 
 def _cell_differences(line: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
     if None in line or None in line.values():
-        return ["its line in the CSV has not as many cells as the first line"]
+        return ["its line in the CSV has a different number of cells than the first line"]
     return [
-        f"{name} is {line[name]!r} in the CSV, and its signed record makes it {expected[name]!r}"
+        f"{name} is {line[name]!r} in the CSV, but its signed record gives {expected[name]!r}"
         for name in line
         if line[name] != expected[name]
     ]

@@ -28,11 +28,11 @@ def check_scores(
         claimed = read_scores(row.scores)
         own = Scores(scores=_in_full(row, claimed), why=row.scores_why, packages=packages)
     except ValueError:
-        return ["its scores cannot be read: Scores is no list of name=number"], None
+        return ["its scores cannot be read: Scores is not a list of name=number"], None
     if not claimed:
         return [], own
     if result.evaluation is None:
-        return ["its scores cannot be checked: the file has no references to score its answers by"], own
+        return ["its scores cannot be checked: the file has no references for its answers"], own
     again = scorer.score(record, result.evaluation)
     wrong: list[str] = []
     missing = [name for name in claimed if name not in again.scores]
@@ -43,12 +43,12 @@ def check_scores(
         if shown_score(figure) == shown_score(second) or (second is None and again.why):
             continue
         wrong.append(
-            f"its score {name} is {shown_score(figure)}, and its answers score {shown_score(second)} when they are scored again"
+            f"its score {name} is {shown_score(figure)}, but scoring its answers again gives {shown_score(second)}"
             + _versions(packages, again.packages)
         )
     if not row.scores_why and (left_out := sorted(again.scores.keys() - claimed.keys())):
         wrong.append(
-            f"it leaves out a score of its answers: {left_out[0]} is {shown_score(again.scores[left_out[0]])}"
+            f"it omits a score of its answers: {left_out[0]} is {shown_score(again.scores[left_out[0]])}"
         )
     return wrong, own
 
@@ -66,7 +66,7 @@ def _in_full(row: Row, claimed: dict[str, float]) -> dict[str, float]:
 def _versions(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Which packages scored, if different ones are installed here."""
     changed = [
-        f"{name}: scored with {package}, installed here is {now.get(name, 'none')}"
+        f"{name}: scored with {package}, {now.get(name, 'none')} is installed here"
         for name, package in sorted(then.items())
         if now.get(name) != package
     ]

@@ -27,10 +27,10 @@ GROUP: Final = 1000
 """Results in a row group of Parquet, and so in memory at once."""
 MAX_INT: Final = 2**63 - 1
 SAMPLES: Final[dict[str, str]] = {
-    "LoadsNs": "Each load, in order.",
-    "LoadKinds": "Of each load: cold, fresh or warm.",
-    "WarmupsNs": "Warm-up inferences, a list for each launch, in order.",
-    "InferencesNs": "Timed samples, a list for each launch, in order; each is the mean of PerSample inferences.",
+    "LoadsNs": "Time of each load, in order, in nanoseconds.",
+    "LoadKinds": "Kind of each load: cold, fresh or warm.",
+    "WarmupsNs": "Times of the warm-up inferences in nanoseconds: a list for each launch, in order.",
+    "InferencesNs": "Timed samples in nanoseconds: a list for each launch, in order. Each is the mean of PerSample inferences.",
 }
 """The columns after those of the CSV, with their meanings."""
 

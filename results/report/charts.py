@@ -129,7 +129,7 @@ def _lay_out(sheet: Sheet, title: str, names: Sequence[str], depth: float, end: 
         step = min(space / number, sheet.type * 7)
         marks.append(_slide_title(sheet, title))
         if rest := len(names) - number:
-            note, y = f"and {rest} more, for which there is no room", sheet.height - sheet.type * 0.9
+            note, y = f"and {rest} more that do not fit", sheet.height - sheet.type * 0.9
             marks.append(TextLabel(margin, y, note, Tone.QUIET, sheet.type * 0.8))
     for at, name in enumerate(names[:number]):
         y, space = top + step * at, sheet.width - 2 * margin
@@ -201,7 +201,7 @@ def bars(
         if time is not None
     ]
     scale = scale_over(times, frame.left, frame.right, zero=True)
-    marks = axis_below(scale, frame.top, frame.bottom, "ms for one inference (median)", sheet.type * 0.92)
+    marks = axis_below(scale, frame.top, frame.bottom, "ms per inference (median)", sheet.type * 0.92)
     marks += frame.marks
     sentences = [f"{name}: {_spoken(row)}" for name, row in zip(names, shown, strict=False)]
     for row, value, sentence, y in zip(shown, values, sentences, frame.ys, strict=False):
@@ -259,7 +259,7 @@ def strips(entries: Sequence[ResultEntry], sheet: Sheet = Sheet(), *, title: str
         low, high = nearest_rank(times, 25), nearest_rank(times, 75)
         edge = max(edge, min(times[-1], high + 6 * max(high - low, middle(times) * 0.01)))
     scale = scale_over([*(times[0] for times in samples), edge], frame.left, frame.right)
-    marks = axis_below(scale, frame.top, frame.bottom, "ms for one inference", sheet.type * 0.92)
+    marks = axis_below(scale, frame.top, frame.bottom, "ms per inference", sheet.type * 0.92)
     marks += frame.marks
     sentences = []
     for name, times, y in zip(names, samples, frame.ys, strict=False):
@@ -308,10 +308,10 @@ def ratios(pairs: Sequence[tuple[str, Pair]], sheet: Sheet = Sheet(), *, title: 
 # -- time against another figure ---------------------------------------------------------------------------------------------------------
 
 _COSTS: Final[dict[Axis, tuple[str, str, str]]] = {
-    Axis.ENERGY: ("energy_per_inference_j", "energy of one inference", "J"),
+    Axis.ENERGY: ("energy_per_inference_j", "energy per inference", "J"),
     Axis.MEMORY: ("peak_inference_ram_usage", "memory of the run", "MB"),
-    Axis.LOAD: ("load_ms_median", "time to load", "ms"),
-    Axis.SIZE: ("file_size", "size of the model", "bytes"),
+    Axis.LOAD: ("load_ms_median", "load time", "ms"),
+    Axis.SIZE: ("file_size", "model size", "bytes"),
     Axis.ERROR: ("max_error", "largest difference from the reference", ""),
     Axis.QUALITY: ("quality", "quality (accuracy, or ROUGE-L)", ""),
 }
@@ -343,7 +343,7 @@ def pareto(
     points = [(row.inference_ms_median or 0.0, float(getattr(row, field))) for row in rows]
     across = scale_over([x for x, _ in points], left, right)
     upward = scale_over([y for _, y in points], bottom, top)
-    marks = axis_below(across, top, bottom, "ms for one inference (median)", size * 0.92)
+    marks = axis_below(across, top, bottom, "ms per inference (median)", size * 0.92)
     marks += axis_left(upward, left, right, size * 0.92)
     label = f"{words}{f', {unit}' if unit else ''}{', logarithmic' if upward.log else ''}"
     marks.append(TextLabel(size * 0.6, top - size * 0.8, label, Tone.QUIET, size * 0.92))
@@ -367,8 +367,8 @@ def pareto(
         if number < MAX_NAMES:
             marks += _name_point(names[at], *spots[at], size * 0.92, (left, right), taken)
     text = "; ".join(sentences[:MAX_NAMES])
-    text += f". Nothing beats in both: {', '.join(names[at] for at in front[:MAX_NAMES])}."
-    better = "more is better of it" if axis in MORE_IS_BETTER else "less is better of both"
+    text += f". No other result beats these in both: {', '.join(names[at] for at in front[:MAX_NAMES])}."
+    better = "higher is better for the second" if axis in MORE_IS_BETTER else "lower is better for both"
     return Drawing(sheet.width, height, title or f"Time against {words}; {better}", text, marks)
 
 

@@ -71,11 +71,11 @@ def summary(report: Report) -> Section:
     lines = [_ended(report), *_measured(report), *_fastest(report), *_trust(report), *_compared(report)]
     blocks: list[Block] = [Bullets(lines)]
     if simulated := sum(bool(row.simulated) for row in report.rows):
-        text = "All of this is a simulation: its figures come from a script. They are no results."
+        text = "All of this is a simulation: the figures come from a script and are not results."
         if simulated < len(report.rows):
             text = (
-                f"{simulated} of the {len(report.rows)} rows are simulations: their figures come from a script. They are no results, and "
-                "are shown apart from the measurements."
+                f"{simulated} of the {len(report.rows)} rows are simulations: their figures come from a script, are not results, and "
+                "are shown separately from the measurements."
             )
         blocks.insert(0, Warn(text, "bad"))
     if line := strangers_line(report.rows):
@@ -89,7 +89,7 @@ def _ended(report: Report) -> str:
     line = f"{count(report.tasks, 'task')}: {ended or 'none has ended'}"
     left = report.tasks - len(report.rows)
     line += f"; {left} not ended yet" if left > 0 else ""
-    line += ". The campaign is not over: this report is of what there is so far" if report.open else ""
+    line += ". The campaign is still running: this report covers the results so far" if report.open else ""
     return f"{line}."
 
 
@@ -134,7 +134,7 @@ def _trust(report: Report) -> Iterable[str]:
         valid, simulated = verdicts.pop(RowVerdict.VALID, 0), verdicts.pop(RowVerdict.SIMULATED, 0)
         measured = len(report.done) - simulated
         if not measured:
-            yield "Nothing was measured: all figures are of simulations."
+            yield "Nothing was measured: all figures come from simulations."
         elif not verdicts:
             yield f"All {valid} measurements are valid: checked, steady, on an otherwise idle host."
         else:
@@ -145,16 +145,16 @@ def _trust(report: Report) -> Iterable[str]:
             )
     yield from (f"{quote(disagreement)}." for disagreement in disagreements(report.rows))
     if report.findings is None:
-        yield "Too large to be verified while it was written: see the last section for how to do that."
+        yield "This report was too large to verify while it was written: the last section says how to verify it."
         return
     wrong = sum(bool(finding.wrong) for finding in report.findings)
     signed = sum(bool(finding.worker) for finding in report.findings)
     if wrong:
         failed = count(wrong, "result")
-        yield f"{failed} did not hold when verified: see the last section. Do not rely on this report."
+        yield f"{failed} failed verification: see the last section. Do not rely on this report."
     elif signed:
-        held = f"{count(signed, 'result')} bore a worker's signature that held when this was written"
-        yield f"{held}; every figure was made again from the signed raw samples."
+        held = f"{count(signed, 'result')} had a worker's valid signature when this was written"
+        yield f"{held}; every figure was recomputed from the signed raw samples."
 
 
 def _compared(report: Report) -> Iterable[str]:

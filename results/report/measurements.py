@@ -40,9 +40,9 @@ _OPTIONAL_COLUMNS: Final = {
     "p99 ms": "inference_ms_p99",
     "load ms": "load_ms_median",
     "memory MB": "peak_inference_ram_usage",
-    "J each": "energy_per_inference_j",
+    "J per inference": "energy_per_inference_j",
     "first token ms": "ttft_ms_median",
-    "token ms": "tpot_ms_median",
+    "ms per token": "tpot_ms_median",
     "tokens per s": "tokens_per_second",
     "goodput per s": "goodput",
     "ROUGE-L": "rouge_l",
@@ -136,7 +136,7 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
             line[0] = " · ".join(filter(None, (str(line[0]), quote(short_shapes(row.shapes)))))
     columns = ["device and unit", "median ms#", "95 % interval#", "±#", *ratio_head, *names, "verdict"]
     shape = quote(short_shapes(rows[0].shapes)) if len(shapes) == 1 else ""
-    title = f"Medians of {quote(model)}{f' ({shape})' if shape else ''}, the lowest first"
+    title = f"Medians of {quote(model)}{f' ({shape})' if shape else ''}, lowest first"
     yield Table(title, columns, lines)
     doubts = [
         f"{quote(name)}: {quote(row.verdict)}, {quote(row.verdict_reason)}"
@@ -146,7 +146,7 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
     if doubts:
         yield Bullets(doubts)
     if len(shapes) > 1:
-        note = "The input shapes differ: these rows are not to be compared with each other."
+        note = "The input shapes differ: do not compare these rows with each other."
         if len({row.batch for row in rows}) == len(shapes):
             note = "The batches differ: one inference of a larger batch does more. Compare the inputs per second."
         yield Warn(note)
@@ -165,18 +165,18 @@ def comparison(report: Report) -> Section | None:
     """Each row compared with the fastest of its model, and all rows compared with other results."""
     blocks: list[Block] = []
     if report.in_turns:
-        blocks.append(Heading("In turns: each model compared with the one beside it"))
+        blocks.append(Heading("In turns: each model compared with the one it took turns with"))
         blocks += _turns(report.in_turns)
     if report.other_name:
         blocks.append(Heading(f"Compared with {quote(report.other_name)}"))
-        note = "The ratio divides the times here by the times there: below 1, this model is faster."
+        note = "The ratio is the time in these results divided by the time in the others: below 1, these are faster."
         blocks += _pairs(report.against, note)
     if report.within:
-        blocks.append(Heading("Within this campaign: each compared with the lowest median of its model"))
-        note = "The ratio is that of each row's times to the times of its model's lowest median."
+        blocks.append(Heading("Within this campaign: each row compared with the lowest median of its model"))
+        note = "The ratio is each row's time divided by the time of the row with its model's lowest median."
         blocks += _pairs(report.within, note)
     if report.left_out:
-        blocks.append(f"{report.left_out} more were not compared: sark-node compare does it.")
+        blocks.append(f"{report.left_out} more were not compared here: use sark-node compare.")
     note = (
         "FASTER and SLOWER need two things: the whole 95 % interval of the ratio lies beyond ±1 % of 1, and chance alone would put the "
         "launches' ranks that far apart in less than 1 % of cases. SAME: the interval lies within ±1 %. Everything else is AMBIGUOUS."
@@ -187,10 +187,10 @@ def comparison(report: Report) -> Section | None:
 
 def _turns(pairs: Sequence[NamedPair]) -> Iterable[Block]:
     yield (
-        "Short blocks of both models' inferences took turns, in an order drawn anew each round. The ratio is that of this model's times "
-        "to the other's, once by wall time and once by CPU time of all threads; one of the two beyond ±1 % is enough for FASTER or SLOWER "
-        "unless the other contradicts it. The intervals of all looks and both kinds of time hold the truth together in 98 % of cases. "
-        "Ratios of several sittings are pooled by random effects; their interval holds beyond these sittings."
+        "Short blocks of both models' inferences took turns, in an order drawn at random each round. The ratio is this model's time "
+        "divided by the other's, once by wall time and once by CPU time of all threads. One of the two beyond ±1 % is enough for FASTER or "
+        "SLOWER unless the other contradicts it. All intervals, of every look and both kinds of time, hold the true ratio in 98 % of "
+        "cases. Ratios of several sittings are pooled by random effects; their interval holds beyond these sittings."
     )
     if (drawing := ratios(pairs[:MAX_BARS], title="Ratios of wall times with their intervals")) is not None:
         yield Figures([drawing], described=False)
@@ -222,7 +222,7 @@ def _turns(pairs: Sequence[NamedPair]) -> Iterable[Block]:
         "verdict",
         "by wall time#",
         "by CPU time#",
-        "its ms#",
+        "against ms#",
         "ms#",
         "remark",
     ]
@@ -269,9 +269,9 @@ def distributions(report: Report) -> Section | None:
     if not done:
         return None
     note = (
-        "On the left every dot is one timed inference, a row of them for each launch, with the launch's middle half (shaded) and median "
-        "(bar); the green line is the median of the launches' medians, the green band its 95 % interval. On the right the same "
-        "inferences in the order in which they came, after the warm-up that is left out of all figures. Nothing is dropped."
+        "On the left, each dot is one timed inference and each row of dots one launch, with the launch's middle half (shaded) and median "
+        "(bar). The green line is the median of the launches' medians, the green band its 95 % interval. On the right are the same "
+        "inferences in the order in which they ran, after the warm-up, which counts in no figure. Nothing is dropped."
     )
     blocks: list[Block] = [note]
     names = names_of([result.row for result in done])
@@ -280,7 +280,9 @@ def distributions(report: Report) -> Section | None:
         charts = [distribution_chart(launches, row), trace_chart(launches, result.warmup_launches)]
         blocks.append(Heading(quote(name)))
         if row.per_sample is not None and row.per_sample > 1:
-            blocks.append(f"Too short for the clock: each dot is the mean of {row.per_sample} inferences.")
+            blocks.append(
+                f"One inference is too short for the clock: each dot is the mean of {row.per_sample} inferences."
+            )
         blocks.append(Figures([chart for chart in charts if chart is not None]))
         if row.outliers_mild or row.outliers_severe:
             blocks.append(
@@ -288,7 +290,7 @@ def distributions(report: Report) -> Section | None:
                 f"{row.outliers_severe} severe (beyond 3)."
             )
     if (rest := len(done) - MAX_CHARTS) > 0:
-        hint = "a report of one task draws it: sark-node report CAMPAIGN/TASK."
+        hint = "to draw one: sark-node report CAMPAIGN/TASK."
         blocks.append(f"{rest} more tasks are not drawn here; {hint}")
     return Section("distributions", "Distributions: every sample", blocks)
 
@@ -319,7 +321,7 @@ def failures(report: Report) -> Section | None:
         ]
         blocks += [
             Table("Tasks without a figure", ["task", "model", "unit", "device", "status", "why"], lines),
-            "What would help, where the campaign was submitted:",
+            "To see what would help, run this where the campaign was submitted:",
             ShellCommands([f"sark-node explain {shlex.quote(report.campaign)}"]),
         ]
     return Section("failed", "What failed, and why", blocks)

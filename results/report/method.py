@@ -22,20 +22,20 @@ MAX_NOTES: Final = 20
 _HOW: Final = (
     "Each launch is a fresh process that loads the model, warms up, and then times its share of the inferences.",
     (
-        "Warm-up is left out until times have settled. Inputs and outputs are bound before the clock starts; nothing but inferences and "
-        "the clock is between two readings of it."
+        "Warm-up inferences run until times have settled, and do not count. Inputs and outputs are bound before the clock starts; between "
+        "two readings of the clock, nothing but inferences runs."
     ),
     (
-        "The median is that of the launches' medians. Its 95 % interval comes from their ranks, never from all samples pooled together, "
-        "which would make the interval too narrow; below six launches there is none."
+        "The median is the median of the launches' medians. Its 95 % interval comes from their ranks, never from all samples pooled, "
+        "which would make the interval too narrow. Below six launches there is none."
     ),
     (
-        "A cold load is one before which the file's pages were seen to be gone from memory; it is not among the load times where there "
-        "are others. Memory is the kernel's own high-water mark above what the process held before."
+        "Before a cold load, the file's pages were verified to be gone from memory. Cold loads count in the load times only if there are "
+        "no others. Memory is the kernel's own high-water mark, minus what the process held before."
     ),
     (
-        "The unit that ran was compared with the one asked for; a difference is a failure, not a figure. What was not measured is an "
-        "empty cell."
+        "The unit that ran was compared with the requested unit: a task that ran on another unit failed and has no figures. A value that "
+        "was not measured is an empty cell."
     ),
 )
 _HOST: Final = {
@@ -77,12 +77,14 @@ def host(report: Report) -> Section | None:
         for row in rows
     ]
     note = (
-        "In the timed windows. Others: share of all processors' time in other processes. Waited: share of the time in which something "
-        "that was ready to run had no processor. Stolen: the hypervisor's share. CPU: of this process; 100 is one core. Switched away: how "
-        "often the system took the processor from it. A cell is empty where that device's system does not report it."
+        "All values are of the timed windows. Others: share of all processors' time in other processes. Waited: share of the time in which "
+        "something that was ready to run had no processor. Stolen: the hypervisor's share. CPU: CPU time of the measuring process; 100 is "
+        "one core. Switched away: how often the system took the processor from it. A cell is empty if the system does not report the value."
     )
     columns = ["task", "device", *(f"{name}#" for name in fields), "verdict"]
-    return Section("host", "The hosts meanwhile", [note, Table("State of the hosts", columns, lines)])
+    return Section(
+        "host", "The hosts during the measurements", [note, Table("State of the hosts", columns, lines)]
+    )
 
 
 def _shown(value: bool | float | str | None) -> str:
@@ -110,17 +112,17 @@ def _launches(task: Task) -> str:
         )
         return f"in turns with {others}, until the comparison is decided, in {LOOKS[0]} to {launches_of(task)} launches"
     if measure.precision is not None:
-        return f"as many as it takes to know the median to ± {measure.precision:.3g} of itself, in 6 to 20 launches"
+        return f"as many as it takes to know the median to within ± {measure.precision:.3g} of its value, in 6 to 20 launches"
     if measure.sustain_s is not None:
         return f"without a break for {show_duration(measure.sustain_s)}, in one launch"
-    return f"{measure.runs}, shared out over {count(measure.loads, 'launch', 'launches')}"
+    return f"{measure.runs}, divided among {count(measure.loads, 'launch', 'launches')}"
 
 
 _ASKED: Final[dict[str, Callable[[Measure], str]]] = {
     "warm-up": lambda m: "until it has settled" if m.warmup is None else count(m.warmup, "inference"),
     "threads": lambda m: "as many as physical cores" if m.threads is None else str(m.threads),
     "batch": lambda m: "" if m.batch is None else str(m.batch),
-    "inputs": lambda m: f"made from seed {m.seed}",
+    "inputs": lambda m: f"generated from seed {m.seed}",
     "dimensions": lambda m: ", ".join(f"{name} = {size}" for name, size in sorted(m.dims.items())),
     "before the load": lambda m: ", ".join(step.step for step in m.pre),
     "on the outputs": lambda m: ", ".join(step.step for step in m.post),
@@ -141,7 +143,7 @@ def method(report: Report) -> Section:
         blocks.append(Table("What the campaign asked for", ["what", "asked"], lines))
     if notes := _notes(report):
         blocks += [
-            "What the devices noted, such as what they chose where the campaign did not say:",
+            "Notes of the devices, such as choices that the campaign left open:",
             Bullets(notes),
         ]
     return Section("method", "Method: how it was measured", blocks)
@@ -201,8 +203,8 @@ def fingerprints(report: Report) -> Section:
         for row, result in zip(report.rows, report.results, strict=True)
     ]
     note = (
-        "Rows that share a fingerprint were made alike: it is one hash over device, system, runtime, unit, threads, shapes, seed, steps "
-        "and model. Each record is signed by its worker with the Ed25519 key that its worker id is made of."
+        "Rows with the same fingerprint were measured alike: it is a hash over device, system, runtime, unit, threads, shapes, seed, steps "
+        "and model. Each record is signed with the Ed25519 key that its worker id is derived from."
     )
     blocks += [
         note,
@@ -219,8 +221,8 @@ def verification(report: Report) -> Section:
     raw = source if report.from_file else "raw.json"
     export = [] if report.from_file else [f"sark-node results {source} --raw raw.json"]
     note = (
-        "With the raw results anybody can check everything: the workers' signatures, task and model by their hashes, and each "
-        "figure made again from the raw samples. This needs no network, and no trust in the author of this report."
+        "With the raw results, anybody can check everything: the workers' signatures, the hashes of task and model, and each "
+        "figure, recomputed from the raw samples. This needs no network, and no trust in the author of this report."
     )
     blocks: list[Block] = [
         note,
@@ -233,9 +235,9 @@ def verification(report: Report) -> Section:
             f"{quote(finding.task or 'the file')}: {quote('; '.join(finding.wrong))}"
             for finding in wrong[:MAX_FINDINGS]
         ]
-        blocks += [Warn(f"{len(wrong)} did not hold when this was written:", "bad"), Bullets(lines)]
+        blocks += [Warn(f"{len(wrong)} failed verification when this was written:", "bad"), Bullets(lines)]
     if unsigned := sum(not finding.signed and not finding.wrong for finding in findings):
-        blocks.append(f"{unsigned} have no worker's signature: their rows are the scheduler's own account.")
+        blocks.append(f"{unsigned} without a worker's signature: these rows are the scheduler's own account.")
     blocks += [
         "To measure the same models again, as the campaign file asked for it:",
         ShellCommands(
@@ -246,4 +248,4 @@ def verification(report: Report) -> Section:
             ]
         ),
     ]
-    return Section("verify", "Verify it, and do it again", blocks)
+    return Section("verify", "Verify and repeat", blocks)

@@ -17,10 +17,10 @@ MAX_TASKS: Final = 20
 MAX_PARTS: Final = 10
 """Maximum types in a provider's bar; the rest form one part."""
 LETTERS: Final = 11.0
-ISSUED: Final = "The times of a device are the host's times to issue the work; the device computes meanwhile."
-SEPARATE: Final = (
-    "Seen in one inference apart from the timed ones, with the runtime's profiler, which slows it down."
+ISSUED: Final = (
+    "The times of a device are the times the host took to issue its work; the device computes meanwhile."
 )
+SEPARATE: Final = "Recorded in one extra inference, apart from the timed ones, with the runtime's profiler, which slows it down."
 
 
 def operators_chart(uses: OperatorUses | None) -> Drawing | None:
@@ -104,7 +104,7 @@ def where_it_ran(report: Report) -> Section | None:
 
 def _table(uses: OperatorUses) -> Table:
     shown, left, share = uses.first()
-    caption = "Operators by type, what takes longest first"
+    caption = "Operators by type, slowest first"
     if left:
         caption += f"; {left} more types took {share:.1%} of the time"
     columns = ["operator", "ran on", "in the graph#", "kernels#", "ms#", "share#"]

@@ -33,7 +33,7 @@ def quality(report: Report) -> Section | None:
         alike = [row for row in rows if (row.file_name, row.examples_sha256) == (model, examples)]
         title = f"{quote(model)}: {quote(titles.get((model, examples), 'its examples'))}"
         blocks += _of_model(title, alike, apart)
-    return Section("quality", "Quality: what the answers score", blocks)
+    return Section("quality", "Quality: scores of the answers", blocks)
 
 
 def _title(account: EvaluationAccount) -> str:
@@ -63,8 +63,8 @@ def _of_model(title: str, rows: Sequence[Row], apart: dict[str, RowDrift]) -> It
     yield Table(title, columns, lines)
     if first is not None:
         yield (
-            "Drift: the median and the largest distance over the examples from the outputs of the named task; for real numbers"
-            " the Euclidean distance divided by the norm of those outputs, for whole numbers the share that differs."
+            "Drift: the median and the largest distance, over the examples, from the outputs of the named task. For real numbers it is the "
+            "Euclidean distance divided by the norm of those outputs, for whole numbers the share that differs."
         )
 
 
@@ -78,7 +78,7 @@ def _remark(row: Row, drift: RowDrift | None) -> str:
     if why or drift is None or not drift.alike:
         return why
     return (
-        "the same, bit for bit" if drift.drift is not None else f"the same texts as {_task(drift.reference)}"
+        "identical bit for bit" if drift.drift is not None else f"the same texts as {_task(drift.reference)}"
     )
 
 

@@ -115,7 +115,7 @@ def _drawing(stretches: Sequence[Stretch], seen: SustainedPhases, of: dict[str, 
     sentences = [f"{seen.text().capitalize()}."]
     sentences.append(f"At first {digits(seen.burst.median_ms)} ms" + _each(seen.burst.joules) + ".")
     if seen.steady is not None:
-        sentences.append(f"In the end {digits(seen.steady.median_ms)} ms" + _each(seen.steady.joules) + ".")
+        sentences.append(f"At the end {digits(seen.steady.median_ms)} ms" + _each(seen.steady.joules) + ".")
     for name, unit, value in _PANELS:
         values = [value(one) for one in stretches]
         known = [one for one in values if one is not None]
@@ -124,13 +124,13 @@ def _drawing(stretches: Sequence[Stretch], seen: SustainedPhases, of: dict[str, 
         top, bottom = bottom + STEP - LOW, bottom + STEP
         marks += _panel(f"{name} of {of[name]}" if of[name] else name, unit, stretches, values, across, top)
         sentences.append(f"{name.capitalize()}: {digits(min(known))} to {digits(max(known))} {unit}.")
-    marks += axis_below(across, bottom, bottom, "seconds since it began", LETTERS)
-    title = f"Sustained for {digits(end_s)} s: stretch after stretch, then at rest"
+    marks += axis_below(across, bottom, bottom, "seconds since the start", LETTERS)
+    title = f"Sustained for {digits(end_s)} s, then at rest"
     return Drawing(PAGE_WIDTH, bottom + 36, title, " ".join(sentences), marks)
 
 
 def _each(joules: float | None) -> str:
-    return "" if joules is None else f" and {digits(joules)} J each"
+    return "" if joules is None else f" and {digits(joules)} J per inference"
 
 
 def _panel(

@@ -100,7 +100,7 @@ def histogram_chart(samples: Sequence[int], row: Row | None = None) -> Drawing |
     if edges[0] == edges[-1]:
         across = scale_over(edges, left, right, log=False)
     upward = Scale(0, max(bins.counts) * 1.04, bottom, top)
-    marks = axis_below(across, top, bottom, "ms for one inference", LETTERS)
+    marks = axis_below(across, top, bottom, "ms per inference", LETTERS)
     marks += axis_left(upward, left, right, LETTERS)
     marks.append(TextLabel(left - 6, top - 10, "samples", Tone.QUIET, LETTERS, "middle"))
     marks += _interval(row, across, top, bottom)
@@ -113,7 +113,7 @@ def histogram_chart(samples: Sequence[int], row: Row | None = None) -> Drawing |
     marks += _median(row, across, top, bottom, left)
     text = f"{count(len(samples), 'sample')} from {digits(edges[0])} to {digits(edges[-1])} ms."
     text += _median_text(row, "Median")
-    return Drawing(PAGE_WIDTH, bottom + 36, "How often each time came", text, marks)
+    return Drawing(PAGE_WIDTH, bottom + 36, "How often each time occurred", text, marks)
 
 
 def distribution_chart(launches: Launches, row: Row | None = None) -> Drawing | None:
@@ -128,7 +128,7 @@ def distribution_chart(launches: Launches, row: Row | None = None) -> Drawing | 
     bottom = top + depth * len(times)
     ends = [value for value in _ends(row) if value <= edge]
     scale = scale_over([every[0], min(every[-1], edge), *ends], left, PAGE_WIDTH - 14, log=False)
-    marks = axis_below(scale, top, bottom, "ms for one inference", LETTERS)
+    marks = axis_below(scale, top, bottom, "ms per inference", LETTERS)
     marks.append(Stroke([(scale.start, bottom), (scale.end, bottom)], Tone.QUIET))
     marks += _interval(row, scale, top, bottom)
     for number, launch in enumerate(times, start=1):
@@ -147,7 +147,7 @@ def distribution_chart(launches: Launches, row: Row | None = None) -> Drawing | 
     )
     text += _median_text(row, "Median of the launches' medians") + _beyond_text(every, edge, "right edge")
     if any(len(launch) > MAX_DOTS for launch in times):
-        text += f" Of each launch {MAX_DOTS} samples at even ranks are drawn."
+        text += f" For each launch, {MAX_DOTS} samples at even ranks are drawn."
     return Drawing(PAGE_WIDTH, bottom + 36, "Distribution of the timed inferences", text, marks)
 
 
@@ -233,13 +233,13 @@ def trace_chart(launches: Launches, warmups: Launches) -> Drawing | None:
                 TextLabel(start + width / 2, bottom + 15, str(at + 1), Tone.QUIET, LETTERS, "middle")
             )
     marks.append(Stroke([(left, bottom), (right, bottom)], Tone.QUIET))
-    name = "launch, and in it one inference after the other"
+    name = "launches, each with its inferences in order"
     marks.append(TextLabel((left + right) / 2, bottom + 30, name, Tone.QUIET, LETTERS, "middle"))
     for x, tone, name in ((left + 6, Tone.SECOND, "warm-up"), (left + 76, Tone.FIRST, "timed")):
         marks.append(Dots([(x, top - 12)], tone, 6))
         marks.append(TextLabel(x + 7, top - 8, name, Tone.QUIET, LETTERS))
     text = _trace_text(warm, timed) + _beyond_text(drawn, edge, "upper edge")
-    return Drawing(PAGE_WIDTH, bottom + 36, "Every inference in the order in which it came", text, marks)
+    return Drawing(PAGE_WIDTH, bottom + 36, "Every inference in the order in which it ran", text, marks)
 
 
 def _trace_text(warm: Sequence[Sequence[float]], timed: Sequence[Sequence[float]]) -> str:
@@ -333,7 +333,7 @@ def host_chart(observed: RecordView, began_s: Sequence[float]) -> Drawing | None
         f"{name}: at most {digits(max(value for value in heights if value is not None))} {unit}"
         for name, unit, _, heights in panels
     )
-    return Drawing(PAGE_WIDTH, bottom + 36, "The device meanwhile, launch after launch", text + ".", marks)
+    return Drawing(PAGE_WIDTH, bottom + 36, "State of the device during the launches", text + ".", marks)
 
 
 def _sum(blocks: Sequence[RecordBlock], field: str) -> int | None:
@@ -366,5 +366,5 @@ def stages_chart(stages: Sequence[tuple[str, float]]) -> Drawing | None:
         width = max(scale.at(start + seconds) - x, 1.5)
         marks.append(Box(x, y + 4, width, step - 8, Tone.FIRST, 0.85, sentences[-1]))
         start += seconds
-    title = f"Where the time went on the device: {digits(total)} s in all"
+    title = f"Where the time went on the device: {digits(total)} s in total"
     return Drawing(PAGE_WIDTH, bottom + 36, title, "; ".join(sentences) + ".", marks)

@@ -46,10 +46,10 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
     )
     for name, own, *others in facts:
         if others.count(own) != len(others):
-            raise RemoteProtocolError(f"the record of {result.task} has another {name} than the task")
+            raise RemoteProtocolError(f"the {name} in the record of {result.task} is not the task's")
     observed = (check_whole if record.outcome is RunOutcome.COMPLETE else _read)(record, task)
     if record.outcome is RunOutcome.FAILED and record.reason is None:
-        raise RemoteProtocolError(f"the record of {result.task} failed without a reason")
+        raise RemoteProtocolError(f"the record of {result.task} reports a failure without a reason")
     return record, observed
 
 
@@ -59,7 +59,7 @@ def check_whole(record: Record, task: Task) -> RecordView:
     """
     name = f"the record of {task.task}"
     if record.ran is None or not record.timings:
-        raise RemoteProtocolError(f"{name} is complete without a measurement")
+        raise RemoteProtocolError(f"{name} is complete, but has no measurement")
     observed = _read(record, task)
     measure, launches, loads = task.measure, len(observed.launches), len(observed.loads)
     if any(not launch.samples for launch in observed.launches):
@@ -81,14 +81,14 @@ def check_whole(record: Record, task: Task) -> RecordView:
     else:
         asked_loads, asked_launches = measure.loads, min(launches, measure.loads)
         if any(launch.per_sample != 1 for launch in observed.launches):
-            raise RemoteProtocolError(f"{name} has means where the task asks for single runs")
+            raise RemoteProtocolError(f"{name} has means, but the task asks for single runs")
     for what, number, request in (
         ("inferences", runs, asked_runs),
         ("loads", loads, asked_loads),
         ("launches that timed inferences", launches, asked_launches),
     ):
         if number != request:
-            raise RemoteProtocolError(f"{name} has {number} {what}, the task asks for {request}")
+            raise RemoteProtocolError(f"{name} has {number} {what}, but the task asks for {request}")
     return observed
 
 
@@ -97,15 +97,15 @@ def _check_rounds(name: str, record: Record, task: Task, observed: RecordView) -
     beside = len(task.beside or ())
     if len(record.ran_beside or ()) != beside:
         raise RemoteProtocolError(
-            f"{name} describes {len(record.ran_beside or ())} models beside, not {beside}"
+            f"{name} describes {len(record.ran_beside or ())} other models, not {beside}"
         )
     if not len(observed.rounds) == len(observed.launches) == len(observed.loads):
-        raise RemoteProtocolError(f"{name} has launches in which the models took no turns")
+        raise RemoteProtocolError(f"{name} has launches in which the models did not take turns")
     for rounds, launch in zip(observed.rounds, observed.launches, strict=True):
         if len(rounds.wall_ns) != beside + 1:
             raise RemoteProtocolError(f"{name} has rounds of {len(rounds.wall_ns)} models, not {beside + 1}")
         if rounds.wall_ns[-1] != launch.samples:
-            raise RemoteProtocolError(f"{name} has a launch with other times than its rounds")
+            raise RemoteProtocolError(f"{name} has a launch whose times differ from those of its rounds")
 
 
 def _check_sustained(name: str, record: Record, task: Task, observed: RecordView) -> None:
@@ -116,19 +116,21 @@ def _check_sustained(name: str, record: Record, task: Task, observed: RecordView
     if record.sustained is None:
         return
     if asked is None:
-        raise RemoteProtocolError(f"{name} was sustained, the task asks for runs")
+        raise RemoteProtocolError(f"{name} is of a sustained run, but the task asks for runs")
     if len(observed.launches) != 1 or len(observed.loads) != 1:
-        raise RemoteProtocolError(f"{name} has {len(observed.launches)} launches, a sustained run has one")
+        raise RemoteProtocolError(
+            f"{name} has {len(observed.launches)} launches, but a sustained run has one"
+        )
     (launch,) = observed.launches
     if sum(block.samples for block in launch.blocks) != len(launch.samples):
-        raise RemoteProtocolError(f"{name} has times outside of its stretches")
+        raise RemoteProtocolError(f"{name} has times outside its stretches")
     if not all(launch.samples):
         raise RemoteProtocolError(f"{name} has an inference that took no time")
     inferring_s = sum(block.wall_ns for block in launch.blocks) / 1e9
     full = len(launch.samples) >= MAX_SUSTAINED
     if not full and min(inferring_s, launch.wall_s) < LASTED * asked:
         raise RemoteProtocolError(
-            f"{name} has {inferring_s:.4g} s of inferences, the task asks for {asked:g} s"
+            f"{name} has {inferring_s:.4g} s of inferences, but the task asks for {asked:g} s"
         )
 
 
@@ -153,7 +155,7 @@ def _read(record: Record, task: Task) -> RecordView:
     name = f"the record of {task.task}"
     if len(record.timings) > launches_of(task):
         raise RemoteProtocolError(
-            f"{name} has {len(record.timings)} launches that timed inferences, the task asks for {launches_of(task)}"
+            f"{name} has {len(record.timings)} launches that timed inferences, but the task asks for {launches_of(task)}"
         )
     try:
         return observe(record, bounds_of(task))
@@ -166,9 +168,11 @@ def check_sense(record: Record, task: Task, observed: RecordView) -> None:
     name = f"the record of {task.task}"
     ran, request = record.ran, task.measure.threads
     if ran is not None and request is not None and ran.threads > request:
-        raise RemoteProtocolError(f"{name} ran on {ran.threads} threads, the task asks for {request}")
+        raise RemoteProtocolError(
+            f"{name} is of a run on {ran.threads} threads, but the task asks for {request}"
+        )
     if ran is not None and any(size < 0 for shape in ran.shapes.values() for size in shape):
-        raise RemoteProtocolError(f"{name} has an input of a size below 0")
+        raise RemoteProtocolError(f"{name} has an input with a negative size")
     if task.unit.startswith(SERVED):
         return  # several requests are under way at a time
     for launch in observed.launches:
@@ -193,30 +197,39 @@ def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
     if record.outcome is not RunOutcome.COMPLETE or ran is None:
         return None
     if ran.unit != task.unit:
-        return Reason.WRONG_UNIT, f"{task.unit} was asked for, {ran.unit} ran the model"
+        return Reason.WRONG_UNIT, f"{task.unit} was requested, but {ran.unit} ran the model"
     if batch is not None and ran.batch != batch:  # a worker whose version does not support batches
-        return Reason.DOES_NOT_FIT, f"a batch of {batch} was asked for, the worker ran {ran.batch or 'none'}"
+        return (
+            Reason.DOES_NOT_FIT,
+            f"a batch of {batch} was requested, but the worker ran {ran.batch or 'none'}",
+        )
     if task.beside is not None and record.rounds is None:  # a worker whose version only measures models alone
         return (
             Reason.DOES_NOT_FIT,
-            f"it was to take turns with {task.beside[0].name}, the worker ran it alone",
+            f"the model should have taken turns with {task.beside[0].name}, but the worker ran it alone",
         )
     for other, unit in zip(record.ran_beside or (), task.units()[1:], strict=False):
         if other.unit != unit:  # also a worker whose version runs all models in one process
-            return Reason.WRONG_UNIT, f"{unit} was asked for, {other.unit} ran the model beside"
+            return (
+                Reason.WRONG_UNIT,
+                f"a model to compare with was requested on {unit}, but ran on {other.unit}",
+            )
     if task.measure.sustain_s is not None and record.sustained is None:
-        return Reason.DOES_NOT_FIT, "a sustained run was asked for, the worker's version makes none"
+        return (
+            Reason.DOES_NOT_FIT,
+            "a sustained run was requested, but the worker's version does not support it",
+        )
     if _is_hurried(record, task):  # also a worker whose version does not support gaps
         asked = task.measure.over_s or 0.0
         return (
             Reason.DOES_NOT_FIT,
-            f"launches spread over {asked:g} s were asked for, the worker made them sooner, or its version knows no gaps",
+            f"launches spread over {asked:g} s were requested, but the worker made them sooner, or its version does not support gaps",
         )
     for name, shape in task.measure.shapes.items():
         if ran.shapes.get(name) != shape:  # a worker whose version does not support shapes
             seen = "×".join(map(str, ran.shapes.get(name, ()))) or "another shape"
             return (
                 Reason.DOES_NOT_FIT,
-                f"{name} was asked for as {'×'.join(map(str, shape))}, the worker ran {seen}",
+                f"{name} was requested as {'×'.join(map(str, shape))}, but the worker ran {seen}",
             )
     return None

@@ -55,7 +55,7 @@ def seed_of(record: Record, launch: int) -> int | None:
 def judge_canary(launch: int, said: LaunchOutput, own: LaunchOutput, decoy: LaunchOutput) -> CanaryVerdict:
     """`said`: the worker's outputs; `own`: this home's outputs for the same inputs; `decoy`: this home's outputs for other inputs."""
     if own.sketches and not said.sketches and said.sha256 != own.sha256:
-        return CanaryVerdict(CanaryOutcome.REFUTED, f"launch {launch} does not tell what it put out")
+        return CanaryVerdict(CanaryOutcome.REFUTED, f"launch {launch} does not report its outputs")
     apart, other = distance(said, own), distance(own, decoy)
     if apart is None or other is None:
         return unchecked("the outputs are not numbers, so only equality could be checked")
@@ -63,8 +63,8 @@ def judge_canary(launch: int, said: LaunchOutput, own: LaunchOutput, decoy: Laun
         return unchecked("the sizes of its outputs depend on the inputs' values")
     tolerance = tolerance_of(own)
     if apart > tolerance:
-        words = f"the outputs of launch {launch} are {min(apart, 99):.2g} of their size away from what its inputs give"
-        return CanaryVerdict(CanaryOutcome.REFUTED, f"{words}, {tolerance:g} is tolerated")
+        words = f"the outputs of launch {launch} differ by {min(apart, 99):.2g} of their size from what its inputs give"
+        return CanaryVerdict(CanaryOutcome.REFUTED, f"{words}; {tolerance:g} is tolerated")
     if apart * APART > other or not other:
-        return unchecked("the model puts out nearly the same whatever its inputs are")
+        return unchecked("the model gives nearly the same outputs for all inputs")
     return CanaryVerdict(CanaryOutcome.CONFIRMED, f"launch {launch} confirmed")

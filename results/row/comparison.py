@@ -24,7 +24,7 @@ _THAN: Final = {"FASTER": "FASTER than", "SLOWER": "SLOWER than", "SAME": "the S
 
 def than(verdict: str) -> str:
     """`FASTER than`, to be followed by the name of A."""
-    return _THAN.get(verdict, "AMBIGUOUS beside")
+    return _THAN.get(verdict, "AMBIGUOUS against")
 
 
 @dataclass(frozen=True, slots=True)

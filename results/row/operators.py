@@ -103,5 +103,5 @@ def _summary(lines: Sequence[OperatorLine], own: str, issued: bool) -> str:
     timed = [line for line in lines if line.share is not None][:3]
     if timed and timed[0].ms:
         longest = ", ".join(f"{line.op} ({line.share:.0%})" for line in timed if line.share)
-        text += f" What took {'the host ' if issued else ''}longest: {longest}."
+        text += f" {'Slowest to issue' if issued else 'Slowest'}: {longest}."
     return text

@@ -58,10 +58,10 @@ def _compared(row: Row, siblings: Sequence[Row]) -> dict[str, str]:
         for other in siblings
         if other.replica != row.replica and device_identity(other) != device_identity(row)
     ]
-    why = "no other device has a result of it"
+    why = "no other device has a result of this task"
     if others and any(each.trust == TrustKind.STRANGER for each in siblings):
         others = [other for other in others if trust_root(other) != trust_root(row)]
-        why = f"no device that somebody else answers for has a result of it; this one's: {row.trust}"
+        why = f"no device that somebody else answers for has a result of this task; trust in this device: {row.trust}"
     if not others:
         return {"agreement": str(Agreement.ALONE), "agreement_reason": why}
     matches = [
@@ -80,7 +80,7 @@ def differences(one: Row, other: Row) -> list[str]:
     if _apart(low, high) and low.inference_ms_median and high.inference_ms_median:
         share = high.inference_ms_median / low.inference_ms_median - 1
         if share > APART:
-            text = f"{one.inference_ms_median:.4g} ms, there {other.inference_ms_median:.4g} ms"
+            text = f"{one.inference_ms_median:.4g} ms here, {other.inference_ms_median:.4g} ms there"
             texts.append(f"the median is {text} ({share:.0%} apart)")
     return texts
 
@@ -103,7 +103,7 @@ def _outputs_differ(one: Row, other: Row) -> str:
         tolerance = min(item.tolerance or 0.0 for item in (one, other))
         apart = abs(one.max_error - other.max_error)
     return (
-        f"the outputs differ by {apart:.3g} or more, {tolerance:.3g} is tolerated"
+        f"the outputs differ by {apart:.3g} or more; {tolerance:.3g} is tolerated"
         if apart > tolerance
         else ""
     )

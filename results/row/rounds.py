@@ -188,14 +188,14 @@ def _why(wall: RatioInterval, cpu: RatioInterval | None, contention: bool) -> st
     present = {"wall time": wall} if cpu is None else {"wall time": wall, "CPU time": cpu}
     text = ", ".join(f"{name} {each}" for name, each in present.items())
     if contention and cpu is not None:
-        text += f"; contention: B waits {'more' if wall.ratio > cpu.ratio else 'less'} than A, beside what it computes"
+        text += f"; contention: B waits {'more' if wall.ratio > cpu.ratio else 'less'} than A, beyond what it computes"
     across = [
         name
         for name, each in present.items()
         if each.low <= 1 + MARGIN and each.high >= 1 - MARGIN and not _within(each)
     ]
     if across:
-        text += f"; the interval of {' and that of '.join(across)} reaches across ±{MARGIN:.0%}"
+        text += f"; the ±{MARGIN:.0%} limit lies within the interval of {' and that of '.join(across)}"
     return text
 
 

@@ -47,331 +47,352 @@ class Row(BaseModel):
 
     # the contract
     status: RowStatus
-    """Complete, Failed, Cancelled or, when another scheduler carries the task on, Adopted (Pending or Running while the campaign runs)."""
+    """Complete, Failed, Cancelled or, if another scheduler carries the task on, Adopted; Pending or Running while the campaign runs."""
     job_id: str
-    """The task: campaign id and number."""
+    """Id of the task: campaign id and number."""
     file_name: str
-    """The model's name."""
+    """Name of the model."""
     file_size: int
-    """Of the model, in bytes."""
+    """Size of the model, in bytes."""
     compute_units: str
-    """The unit asked for; a row is Complete only if it is what really ran."""
+    """Requested unit. A row is Complete only if the model really ran on this unit."""
     device_name: str = ""
-    """As its owner named it, or its host name."""
+    """Name of the device: the one its owner gave it, or its host name."""
     soc: str = ""
     """Processor or system on chip."""
     ram: float | None = None
-    """Of the device, in GB of 1,073,741,824 bytes."""
+    """Memory of the device, in GB of 1,073,741,824 bytes."""
     device_os: str = ""
     """Name and version of the operating system."""
     load_ms_median: float | None = None
-    """Milliseconds to create a session, each in a fresh process; a cold load is left out where there are others."""
+    """Median time to create a session, each in a fresh process, in milliseconds. Cold loads count only if there are no others."""
     load_ms_average: float | None = None
-    """Of the same loads."""
+    """Mean of the load times behind LoadMsMedian, in milliseconds."""
     load_ms_std_dev: float | None = None
-    """With Bessel's correction; empty below two loads."""
+    """Standard deviation of the same load times, with Bessel's correction, in milliseconds. Empty below two loads."""
     peak_load_ram_usage: float | None = None
-    """Highest resident memory of a load above what the process held before it, in MB of 1,048,576 bytes; the highest of the loads."""
+    """Highest resident memory during a load, minus what the process held before it, in MB of 1,048,576 bytes: the maximum over the
+    loads."""
     inference_ms_median: float | None = None
-    """Milliseconds of one timed inference, warm-up left out: the median of the launches' medians, to which the interval belongs."""
+    """Median time of one timed inference, without warm-up, in milliseconds: the median of the launches' medians, to which the interval
+    belongs."""
     inference_ms_average: float | None = None
-    """Of all timed inferences of all launches."""
+    """Mean time of all timed inferences of all launches, in milliseconds."""
     inference_ms_std_dev: float | None = None
-    """Of the same, with Bessel's correction; empty below two inferences, and where PerSample is above 1: means scatter less."""
+    """Standard deviation of the same times, with Bessel's correction, in milliseconds. Empty below two inferences, and where PerSample is
+    above 1, because means scatter less."""
     peak_inference_ram_usage: float | None = None
-    """Highest resident memory while it warmed up and ran above what the process held before the load, in MB of 1,048,576 bytes."""
+    """Highest resident memory during warm-up and timed inferences, minus what the process held before the load, in MB of 1,048,576
+    bytes."""
 
     # beyond the contract
     load_ms_first: float | None = None
-    """The first of the loads, from a disk that had not just been read where LoadFirstKind says cold."""
+    """Time of the first load, in milliseconds. If LoadFirstKind is cold, the model's file was not cached in memory."""
     load_ms_min: float | None = None
-    """The quickest load."""
+    """Fastest load, in milliseconds."""
     load_ms_max: float | None = None
-    """The slowest load."""
+    """Slowest load, in milliseconds."""
     loads: int | None = None
-    """How many loads in fresh processes were timed, a cold one counted in."""
+    """Number of timed loads in fresh processes, including cold ones."""
     inference_ms_first: float | None = None
-    """The cold one: the first warm-up inference."""
+    """Time of the first warm-up inference, in milliseconds: nothing had run in its process before."""
     inference_ms_min: float | None = None
-    """The quickest; empty where PerSample is above 1."""
+    """Fastest timed inference, in milliseconds. Empty where PerSample is above 1."""
     inference_ms_max: float | None = None
-    """The slowest; empty where PerSample is above 1."""
+    """Slowest timed inference, in milliseconds. Empty where PerSample is above 1."""
     inference_ms_p50: float | None = None
-    """The median of all timed inferences as one heap; empty where PerSample is above 1."""
+    """Median of all timed inferences of all launches pooled, in milliseconds. Empty where PerSample is above 1."""
     inference_ms_p90: float | None = None
-    """By nearest rank; empty below 44 inferences, and where PerSample is above 1."""
+    """90th percentile of all timed inferences, by nearest rank, in milliseconds. Empty below 44 inferences, and where PerSample is above
+    1."""
     inference_ms_p95: float | None = None
-    """By nearest rank; empty below 90 inferences, and where PerSample is above 1."""
+    """95th percentile of all timed inferences, by nearest rank, in milliseconds. Empty below 90 inferences, and where PerSample is above
+    1."""
     inference_ms_p99: float | None = None
-    """By nearest rank; empty below 459 inferences, and where PerSample is above 1."""
+    """99th percentile of all timed inferences, by nearest rank, in milliseconds. Empty below 459 inferences, and where PerSample is above
+    1."""
     runs: int | None = None
-    """Timed samples: inferences, where PerSample is 1."""
+    """Number of timed samples. Each sample is one inference if PerSample is 1."""
     warmups: int | None = None
-    """Inferences before them."""
+    """Number of warm-up inferences."""
     cpu_percent: float | None = None
-    """CPU time over wall time of the timed inferences; 100 is one core. Empty where they take less than 0.2 s."""
+    """CPU time divided by wall time of the timed inferences, in percent; 100 is one core. Empty if the timed inferences take less than 0.2
+    s in total."""
     peak_load_ram_total: float | None = None
-    """As PeakLoadRamUsage, with what the process held before."""
+    """Highest resident memory during a load, including what the process held before it, in MB of 1,048,576 bytes."""
     peak_inference_ram_total: float | None = None
-    """As PeakInferenceRamUsage, with what the process held before."""
+    """Highest resident memory during warm-up and timed inferences, including what the process held before the load, in MB of 1,048,576
+    bytes."""
     timer_overhead_ns: int | None = None
-    """Of reading the clock once."""
+    """Time to read the clock once, in nanoseconds."""
     involuntary_switches: int | None = None
-    """How often the system took the processor away in the timed window."""
+    """Number of times the system took the processor away from the process in the timed windows."""
     threads: int | None = None
-    """Of one inference, as it ran."""
+    """Number of threads that really computed one inference."""
     shapes: str = ""
-    """Of the inputs, resolved. Rows of different shapes are not to be compared."""
+    """Resolved shapes of the inputs. Rows with different shapes must not be compared."""
     dtypes: str = ""
     """Element types of the inputs."""
     seed: int | None = None
-    """Of the made inputs."""
+    """Seed of the generated inputs."""
     driver: str = ""
-    """What loaded and ran the model."""
+    """Driver that loaded and ran the model."""
     runtime: str = ""
-    """Of the driver, with its version."""
+    """Runtime of the driver, with its version."""
     providers: str = ""
     """Execution providers of the live session, most preferred first."""
     output_sha256: str = ""
-    """Of the outputs of the last timed inference."""
+    """sha256 of the outputs of the last timed inference."""
     max_error: float | None = None
-    """Largest difference from the reference, relative to its largest magnitude."""
+    """Largest difference of the outputs from the reference, relative to the reference's largest magnitude."""
     tolerance: float | None = None
-    """The largest difference that counts as agreeing, as a share of a value; rounding inside the model comes on top (Compared)."""
+    """Largest difference that counts as agreement, as a share of a value. Rounding inside the model is tolerated in addition (see
+    Compared)."""
     compared: str = ""
-    """The output that differs most from the reference, how many values it has, by how much the worst differs and what is tolerated."""
+    """Output that differs most from the reference: its name, its number of values, its largest difference, and the tolerated difference."""
     verdict: str = ""
-    """valid, simulated, unwitnessed, mismatch, unchecked, few-runs, throttled, busy-host, drift, bimodal, noisy or unreadable; empty unless
-    Complete."""
+    """What the numbers are worth: valid, simulated, unwitnessed, mismatch, unchecked, few-runs, throttled, busy-host, drift, bimodal, noisy
+    or unreadable. Empty unless Complete."""
     verdict_reason: str = ""
-    """Why the verdict is what it is; all reasons, the gravest first."""
+    """Reasons for the verdict, gravest first."""
     reason: str = ""
-    """Why it failed, in one word of a closed list."""
+    """Reason for the failure: one word from a closed list."""
     detail: str = ""
-    """Why it failed, in a sentence."""
+    """Reason for the failure, in a sentence."""
     attempt: int | None = None
-    """Which attempt this is."""
+    """Number of the attempt that decided the task."""
     notes: str = ""
-    """What was chosen where the campaign did not say: sizes of dimensions, input values, warm-up, threads."""
+    """Choices that the campaign left open: sizes of dimensions, input values, warm-up, threads."""
     campaign: str = ""
-    """Its id."""
+    """Id of the campaign."""
     worker_id: str = ""
     """Peer id of the worker that signed the result."""
     device_id: str = ""
-    """The hardware's id."""
+    """Id of the device's hardware."""
     arch: str = ""
     """Processor architecture."""
     cores: int | None = None
-    """Physical cores."""
+    """Number of physical cores."""
     node_version: str = ""
-    """Of sark-node on the worker."""
+    """Version of sark-node on the worker."""
     model_sha256: str = ""
-    """Of the model's bytes."""
+    """sha256 of the model's bytes."""
     task_sha256: str = ""
-    """Of the signed task's bytes."""
+    """sha256 of the signed task's bytes."""
     stages: str = ""
-    """Seconds of each stage on the worker's clock."""
+    """Duration of each stage on the worker's clock, in seconds."""
     inference_ms_median_low: float | None = None
-    """Lower end of the 95 % interval of the median, from the ranks of the launches' medians; empty below six launches."""
+    """Lower end of the median's 95 % interval, in milliseconds, from the ranks of the launches' medians. Empty below six launches."""
     inference_ms_median_high: float | None = None
-    """Its upper end."""
+    """Upper end of the same interval, in milliseconds."""
     replica: int | None = None
-    """Which of several runs of the same on devices of one class, from 1; empty where there is only one."""
+    """Number of this replica among several runs of one task on devices of one class, from 1. Empty if there is only one."""
     agreement: str = ""
-    """agrees, disagrees or alone (no other replica is complete on another device); empty for a row without replicas."""
+    """agrees, disagrees or alone (no other replica is complete on another device). Empty for a row without replicas."""
     agreement_reason: str = ""
-    """In what it disagrees with which replica: outputs further apart than the tolerance, or medians more than 5 % apart with intervals
-    that do not overlap."""
+    """Replicas that this one disagrees with, and how: outputs further apart than the tolerance, or medians more than 5 % apart with
+    intervals that do not overlap."""
 
     horizon_s: float | None = None
-    """Seconds from the first timed inference to the last. The interval of the median holds for this stretch of time: another hour may give
+    """Seconds from the first timed inference to the last. The median's interval holds for this stretch of time: another hour may give
     another median."""
     launches: int | None = None
-    """Fresh processes that timed inferences."""
+    """Number of fresh processes that timed inferences."""
     half_width_percent: float | None = None
-    """Half of the median's interval as a percentage of the median: what precision asks for."""
+    """Half the width of the median's interval, in percent of the median. A requested precision is a limit on this value."""
     launch_spread_percent: float | None = None
-    """From the quickest to the slowest launch's median, as a percentage of the median."""
+    """Difference between the slowest and the fastest launch's median, in percent of the median."""
     per_sample: int | None = None
-    """Inferences behind each sample, which is their mean; above 1 where one is too short for the clock."""
+    """Number of inferences behind each sample, which is their mean. Above 1 if one inference is too short for the clock."""
     outliers_mild: int | None = None
-    """Samples beyond 1.5, not beyond 3 widths of the middle half of their launch; none dropped. Empty where PerSample is above 1."""
+    """Number of samples more than 1.5 but not more than 3 interquartile ranges outside their launch's middle half. None are dropped. Empty
+    where PerSample is above 1."""
     outliers_severe: int | None = None
-    """Samples beyond 3 widths."""
+    """Number of samples more than 3 interquartile ranges outside their launch's middle half. Empty where PerSample is above 1."""
     outliers_mad: int | None = None
-    """Samples more than 5 scaled median absolute deviations from their launch's median."""
+    """Number of samples more than 5 scaled median absolute deviations from their launch's median. Empty where PerSample is above 1."""
     load_first_kind: str = ""
-    """Of the first load. cold: the file's pages were dropped from memory before; fresh: they may have been there."""
+    """Kind of the first load. cold: the file's pages had been dropped from memory; fresh: the file may have been cached."""
     warm_load_ms: float | None = None
-    """Milliseconds to create a session once more in the same process."""
+    """Median time to create a session once more in the same process, in milliseconds."""
     pre_ms: float | None = None
-    """Milliseconds of the pre-run steps."""
+    """Time of the pre-run steps, in milliseconds."""
     post_ms: float | None = None
-    """Milliseconds of the post-run steps."""
+    """Time of the post-run steps, in milliseconds."""
     stall_percent: float | None = None
-    """Of the timed time in which something that wanted to run had no processor (pressure stall information)."""
+    """Share of the timed windows in which something that was ready to run had no processor (pressure stall information), in percent."""
     others_percent: float | None = None
-    """Of all processors' time in the timed windows that went to other processes; of too short ones: of the processors, at moments
-    around them."""
+    """Share of all processors' time in the timed windows that went to other processes, in percent. If the windows are too short: share of
+    the processors that were busy with other processes at moments around them."""
     steal_percent: float | None = None
-    """Of all processors' time that the hypervisor took."""
+    """Share of all processors' time that the hypervisor took, in percent."""
     clock_mhz: float | None = None
-    """Of the processors: the median of the launches."""
+    """Clock of the processors, in MHz: the median of the launches."""
     throttles: int | None = None
-    """Times that the processors were slowed because of heat."""
+    """Number of times the processors were slowed because of heat."""
     temperature_c: float | None = None
-    """Of the processor: the highest of the launches."""
+    """Temperature of the processor, in °C: the highest of the launches."""
     on_battery: bool | None = None
-    """Whether it ran on battery in any launch."""
+    """Whether the device ran on battery in any launch."""
     accelerator: str = ""
-    """Which GPU it ran on, as its driver names it."""
+    """GPU that the model ran on, as its driver names it."""
     accelerator_source: str = ""
-    """Who read the accelerator, such as nvml."""
+    """Source of the accelerator's figures, such as nvml."""
     gpu_util: float | None = None
-    """Percent of the timed time in which the GPU ran something."""
+    """Share of the timed windows in which the GPU ran something, in percent."""
     vram_mb: float | None = None
-    """The most GPU memory the run held, in MB of 1,048,576 bytes."""
+    """Maximum GPU memory that the run held, in MB of 1,048,576 bytes."""
     power_w: float | None = None
-    """Mean power of the GPU in the timed windows."""
+    """Mean power of the GPU in the timed windows, in watts."""
     idle_power_w: float | None = None
-    """Its power just before the first load."""
+    """Power of the GPU just before the first load, in watts."""
     energy_per_inference_j: float | None = None
-    """Energy in the timed windows, as EnergySource read it, by the inferences in them; what it takes when idle is part of it."""
+    """Energy of the timed windows, as read by EnergySource, divided by their inferences, in joules. It includes what the device draws when
+    idle."""
     gpu_clock_mhz: float | None = None
-    """Mean clock of the GPU."""
+    """Mean clock of the GPU, in MHz."""
     gpu_temperature_c: float | None = None
-    """Its highest temperature."""
+    """Highest temperature of the GPU, in °C."""
     gpu_throttled: str = ""
-    """Why it was slowed."""
+    """Reasons for which the GPU was slowed."""
     access: str = ""
-    """white: we loaded the model; gray: a local server did, whose process was seen; black: only its answers were."""
+    """white: the driver loaded the model; gray: a local server did, and the driver saw its process; black: the driver saw only the
+    answers."""
     ttft_ms_median: float | None = None
-    """Time to the first token."""
+    """Median time to the first token, in milliseconds."""
     ttft_ms_p90: float | None = None
-    """Empty below 44 requests."""
+    """90th percentile of the time to the first token, in milliseconds. Empty below 44 requests."""
     itl_ms_median: float | None = None
-    """Time between one token and the next."""
+    """Median time between one token and the next, in milliseconds."""
     tpot_ms_median: float | None = None
-    """Time per output token after the first."""
+    """Median time per output token after the first, in milliseconds."""
     e2e_ms_median: float | None = None
-    """From the request to the last token."""
+    """Median time from the request to the last token, in milliseconds."""
     tokens_per_second: float | None = None
     """Output tokens per second over all requests."""
     output_tokens: float | None = None
-    """Of all requests, as the server counts them."""
+    """Number of output tokens of all requests, as the server counts them."""
     goodput: float | None = None
     """Requests per second that met their objective."""
     rouge1: float | None = None
     """F1 of single words against the reference summaries."""
     rouge2: float | None = None
-    """F1 of pairs of words."""
+    """F1 of pairs of words against the reference summaries."""
     rouge_l: float | None = None
-    """F1 of the longest common subsequence."""
+    """F1 of the longest common subsequence with the reference summaries."""
     figures: str = ""
-    """What else was measured, by name with the unit in it."""
+    """All other measured figures; each name contains its unit."""
     fingerprint: str = ""
-    """One hash over device, system, runtime, unit, threads, shapes, seed, steps and model: rows that share it were made alike."""
+    """Hash over device, system, runtime, unit, threads, shapes, seed, steps and model: rows with the same fingerprint were measured
+    alike."""
     simulated: bool | None = None
-    """true: a simulation, its figures come from a script or its device only pretends to be one. Empty: neither is so."""
+    """true: a simulation. Its figures come from a script, or its device only pretends to be one. Empty: no simulation."""
     variant: str = ""
-    """Which form of the model this is, such as int8; its name ends in it. Empty: there is only one."""
+    """Form of the model, such as int8; the model's name ends in it. Empty if there is only one form."""
     batch: int | None = None
-    """Size of the batch that was asked for; empty: as the model has it."""
+    """Requested size of the batch. Empty: the size comes from the model."""
     throughput_per_s: float | None = None
-    """Batch by InferenceMsMedian: inputs in a second, one inference after the other; where no batch was asked for, inferences. Empty of a
-    server, which works on several at a time."""
+    """Inputs per second, one inference after the other: Batch divided by InferenceMsMedian. Without a requested batch: inferences per
+    second. Empty for a server, which handles several requests at a time."""
     trust: str = ""
-    """Why the submitter believed the worker when it gave it the task: own, pool NAME, listed or stranger. Empty: no worker had it."""
+    """Reason why the submitter trusted the worker when it assigned the task: own, pool NAME, listed or stranger. Empty: no worker had the
+    task."""
     output_sketch: str = ""
-    """Of the outputs of the first launch: type, number of values, size and 16 signed sums of each, so that devices which round differently
-    can be compared."""
+    """Sketch of the outputs of the first launch: type, number of values, norm and 16 signed sums of each, so that devices that round
+    differently can be compared."""
     witnessed_s: float | None = None
-    """Of a stranger's run: seconds from the reveal of its inputs to its result, on the scheduler's clock."""
+    """Seconds from the reveal of a stranger's inputs to the arrival of its result, on the scheduler's clock. Empty for other rows."""
     unexplained_percent: float | None = None
-    """Of these seconds, in which by the record nothing was loaded and no inference was made."""
+    """Share of WitnessedS in which, according to the record, no model was loaded and no inference ran, in percent."""
     inference_ms_witnessed_max: float | None = None
-    """WitnessedS by the timed inferences: the most that one can have taken on average, if the worker made all that it claims."""
+    """WitnessedS divided by the number of timed inferences, in milliseconds: the maximum mean time of one inference, if the worker made all
+    that it claims."""
     canary: str = ""
-    """Of a stranger's run: which launch's outputs the scheduler computed again and found right, or why it did not."""
+    """Outcome of repeating an inference of a stranger's run: the launch whose outputs the scheduler computed again and confirmed, or why it
+    did not."""
     device_key: str = ""
     """Peer id of the key that DeviceId belongs to: WorkerId, or the first of several keys that the submitter knows as workers of that
     device. Rows are of one device only if they share DeviceId and DeviceKey."""
     preempted: int | None = None
-    """How often the task gave way to a higher priority and began again from the start: nothing measured before that is in the row. Empty
-    where nothing could preempt it."""
+    """Number of times the task gave way to a higher priority and started again from the beginning; the row contains nothing measured
+    before. Empty if nothing could preempt the task."""
     against: str = ""
-    """The model that took turns with this one, and that it is compared with. Empty: it was measured alone."""
+    """Model that took turns with this one, and that this one is compared with. Empty: this model was measured alone."""
     against_unit: str = ""
-    """Where Against ran, in processes of its own. Empty: on the same unit, in the same processes."""
+    """Unit on which Against ran, in processes of its own. Empty: Against ran on the same unit, in the same processes."""
     compare_verdict: str = ""
-    """FASTER, SLOWER, SAME or AMBIGUOUS, compared with Against."""
+    """Comparison with Against: FASTER, SLOWER, SAME or AMBIGUOUS."""
     compare_reason: str = ""
-    """The ratios with their intervals, and what they leave open."""
+    """Ratios with their intervals, and what they leave open."""
     ratio: float | None = None
-    """This model's wall time by that of Against: the middle of the launches, each of which has one figure."""
+    """This model's wall time divided by that of Against: the middle of the launches, each of which contributes one ratio."""
     ratio_low: float | None = None
-    """Lower end of its interval: those of all looks, by wall and by CPU time, hold the truth together in at least 98 % of comparisons."""
+    """Lower end of Ratio's interval. The intervals of all looks, by wall and by CPU time, together hold the true ratio in at least 98 % of
+    comparisons."""
     ratio_high: float | None = None
     """Upper end of Ratio's interval."""
     cpu_ratio: float | None = None
-    """This model's CPU time of all threads by that of Against; empty where the system does not tell."""
+    """This model's CPU time over all threads divided by that of Against. Empty if the system does not report it."""
     cpu_ratio_low: float | None = None
     """Lower end of CpuRatio's interval."""
     cpu_ratio_high: float | None = None
     """Upper end of CpuRatio's interval."""
     contention: bool | None = None
-    """true: the two ratios differ surely, so one of the models waits more than the other. Empty: not so."""
+    """true: Ratio and CpuRatio differ significantly, so one of the models waits more than the other. Empty: no significant difference."""
     against_ms_median: float | None = None
-    """Of Against, in the same processes: as InferenceMsMedian."""
+    """Median time of one inference of Against in the same launches, in milliseconds."""
     sustain_s: float | None = None
-    """Seconds that it was to infer without a break; empty: it was measured by runs."""
+    """Requested duration of a sustained run, which infers without a break, in seconds. Empty for a run that is not sustained."""
     burst_ms: float | None = None
-    """Of a sustained run: the median of one inference before the device became slower."""
+    """Median time of one inference of a sustained run before the device slowed down, in milliseconds."""
     knee_s: float | None = None
-    """Of a sustained run: seconds after which the device became at least 5 % slower and stayed so; empty: it did not."""
+    """Seconds into a sustained run after which the device became at least 5 % slower and stayed so. Empty if it did not."""
     steady_ms: float | None = None
-    """Of a sustained run: the median of one inference in its last level; empty: it was still changing at its end."""
+    """Median time of one inference in the last level of a sustained run, in milliseconds. Empty if the speed was still changing at the
+    end."""
     slowdown_percent: float | None = None
-    """By how much SteadyMs is above BurstMs."""
+    """Increase of SteadyMs over BurstMs, in percent."""
     recovery_s: float | None = None
-    """Seconds of rest after which it was as quick as at first; empty: there was no knee, or it did not recover while it was watched."""
+    """Seconds of rest after which the device was as fast as at first. Empty if there was no knee, or no recovery while the device was
+    watched."""
     burst_j: float | None = None
-    """Joules of one inference before the knee, as EnergySource read them."""
+    """Energy of one inference before the knee, as read by EnergySource, in joules."""
     steady_j: float | None = None
-    """Joules of one inference in the last level."""
+    """Energy of one inference in the last level, as read by EnergySource, in joules."""
     sustained: str = ""
-    """What a sustained run showed, in a sentence."""
+    """Findings of a sustained run, in a sentence."""
     energy_source: str = ""
-    """Who read EnergyPerInferenceJ, and of which part: a meter at the wall if there is one, else the sum of GPU, package and memory, as
-    many of them as were read."""
+    """Sources that measured EnergyPerInferenceJ, and the part that each measured: a wall meter if there is one, otherwise the sum of those
+    of GPU, package and memory that were read."""
     remarks: str = ""
-    """What is worth knowing of a row whose verdict stands: host busy 6% says that other work ran, and that the times do not show it."""
+    """Remarks on the host that leave the verdict unchanged: host busy 6% says that other work ran, and that the times do not show it."""
     sitting: int | None = None
-    """Which of several sittings on one device, at different times, from 1; empty: there is only one."""
+    """Number of this sitting among several on one device at different times, from 1. Empty if there is only one."""
     first_sitting: str = ""
-    """Of a sitting: the task of the first one of the same."""
+    """Id of the task of the first sitting of the same measurement. Empty for a row without sittings."""
     ended_at: str = ""
-    """Of a sitting: when its result was stored, in UTC, by the scheduler's clock."""
+    """Time when the sitting's result was stored, in UTC, by the scheduler's clock. Empty for a row without sittings."""
     sittings: int | None = None
-    """How many sittings are pooled in the next columns: those with times that were made alike (Fingerprint). Empty below two."""
+    """Number of sittings pooled in the next columns: those that have times and the same Fingerprint. Empty below two."""
     sittings_span_s: float | None = None
-    """Seconds from the end of the first of them to the end of the last."""
+    """Seconds from the end of the first pooled sitting to the end of the last."""
     pooled_ms_median: float | None = None
-    """Milliseconds of one inference on this device over its sittings: by random effects on the logs of their medians."""
+    """Time of one inference on this device over its sittings, in milliseconds: a random-effects estimate from the logs of the sittings'
+    medians."""
     pooled_ms_median_low: float | None = None
-    """Lower end of its 95 % interval (Hartung and Knapp), which holds beyond the hours of the sittings."""
+    """Lower end of PooledMsMedian's 95 % interval (Hartung and Knapp), in milliseconds. It holds beyond the hours of the sittings."""
     pooled_ms_median_high: float | None = None
-    """Its upper end."""
+    """Upper end of the same interval, in milliseconds."""
     between_sittings_percent: float | None = None
-    """Of the variance of the sittings' medians, what lies between sittings and not within them."""
+    """Share of the variance of the sittings' medians that lies between sittings, not within them, in percent."""
     scores: str = ""
-    """What the answers to the campaign's examples score, by metric, such as `accuracy=0.9712`. Empty: the model was not evaluated."""
+    """Scores of the answers to the campaign's examples, by metric, such as `accuracy=0.9712`. Empty: the model was not evaluated."""
     scores_why: str = ""
-    """Why an evaluated model lacks scores."""
+    """Reason why an evaluated model lacks scores."""
     examples_sha256: str = ""
-    """Of the examples that it was given, as devices get them."""
+    """sha256 of the examples, in the form in which devices get them."""
     answers_sha256: str = ""
-    """Of its answers, which stand in the record."""
+    """sha256 of the model's answers, which are in the record."""
 
     @property
     def quality(self) -> float | None:
@@ -379,11 +400,12 @@ class Row(BaseModel):
         return read_scores(self.scores).get("accuracy", self.rouge_l)
 
     results_url: str = ""
-    """Where the campaign has its results written as well once it has ended; empty: nowhere."""
+    """URL to which the campaign's results are also written when it ends. Empty: nowhere."""
     compute_type: str = ""
-    """Type of the floats in which the runtime computed, such as bf16; empty: the model's own, or the runtime does not tell."""
+    """Type of the floats in which the runtime computed, such as bf16. Empty: the model's own type, or the runtime does not report it."""
     scored_by: str = ""
-    """Packages of the metrics that scored the answers, with their versions, such as `wer_x=my-metrics 1.2`. Empty: Sark's own alone."""
+    """Packages of the metrics that scored the answers, with their versions, such as `wer_x=my-metrics 1.2`. Empty: only Sark's own
+    metrics."""
 
 
 CONTRACT: Final = 17
@@ -398,10 +420,10 @@ def columns_page() -> str:
     )
     return f"""# The columns of the CSV
 
-The first 17 are those of Sark's predecessor, with its names and in its order. An empty cell was not measured.
-A row that is not Complete carries no measured number. Written by `make spec` from `results/row/row.py`.
+The first 17 are those of Sark's predecessor, with its names and in its order. An empty cell means that the value was not measured.
+A row that is not Complete contains no measured number. Written by `make spec` from `results/row/row.py`.
 
-| # | column | says |
+| # | column | meaning |
 |---|---|---|
 {rows}
 """

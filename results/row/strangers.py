@@ -30,4 +30,4 @@ def strangers_line(rows: Sequence[HasTrust]) -> str:
         if strange == len(rows)
         else f"{strange} of {len(rows)} rows {'is' if strange == 1 else 'are'}"
     )
-    return f"{which} of strangers; these figures rest on the strangers' word alone: see Trust."
+    return f"{which} from strangers; these figures are only the strangers' claims: see Trust."

@@ -87,15 +87,15 @@ class SustainedPhases:
 
     def text(self) -> str:
         """The findings in a sentence."""
-        changing = "it was still changing at the end"
+        changing = "its speed was still changing at the end"
         if self.knee_s is None:
             return changing if self.steady is None else "it kept its speed to the end"
         words = "slower" if self.slowdown is None else f"{100 * self.slowdown:.0f} % slower"
         words += f" from {self.knee_s:.3g} s on" + (f", and {changing}" if self.steady is None else "")
         if self.recovery_s is not None:
-            return f"{words}; as quick again after {self.recovery_s:.3g} s of rest"
+            return f"{words}; as fast as at first after {self.recovery_s:.3g} s of rest"
         return words + (
-            f"; not as quick again after {self.probes[-1][0]:.3g} s of rest" if self.probes else ""
+            f"; not as fast as at first after {self.probes[-1][0]:.3g} s of rest" if self.probes else ""
         )
 
 

@@ -51,16 +51,16 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
         "",
     ),
     RowVerdict.SIMULATED: (
-        "These figures come from a script or a simulated device: they say nothing of any device or model.",
+        "These figures come from a script or a simulated device: they say nothing about any device or model.",
         "measure on a real unit, such as CPU (ONNX)",
     ),
     RowVerdict.UNWITNESSED: (
         "A stranger measured it, and nobody knows how long it took: its run was not witnessed, or too much of the time is unaccounted for.",
-        "measure on a device of your own, of a pool or of your list, or again on another stranger's",
+        "measure on your own device, on one of a pool or of your list, or again on another stranger's",
     ),
     RowVerdict.MISMATCH: (
         "The outputs differ from a plain reference by more than rounding explains: the times are real, the answers may be wrong.",
-        "see what another device says; where the difference is known and wanted, measure with check: none (bench --check none)",
+        "compare with another device; if the difference is known and intended, measure with check: none (bench --check none)",
     ),
     RowVerdict.UNCHECKED: (
         "Nobody knows whether the device computed the right thing: the times are real, the outputs may not be.",
@@ -71,11 +71,11 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
         f"measure with loads: {MIN_LAUNCHES} or more and at least four runs for each of them, or with precision: 2%",
     ),
     RowVerdict.THROTTLED: (
-        "The device slowed itself down while it was measured: a cool one would be quicker.",
-        "let it cool, give it air or power, and measure again",
+        "The device slowed itself down while it was measured: a cool device would be faster.",
+        "let the device cool, improve its cooling or power supply, and measure again",
     ),
     RowVerdict.BUSY_HOST: (
-        "Other programs used the device too, and the numbers show the effect or cannot rule it out: alone, the model may be quicker.",
+        "Other programs used the device too, and the numbers show the effect or cannot rule it out: alone, the model may be faster.",
         "end the other programs, and measure again",
     ),
     RowVerdict.DRIFT: (
@@ -84,13 +84,13 @@ MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
     ),
     RowVerdict.BIMODAL: (
         "The launches fall into two groups, as with two kinds of cores or two memory layouts: the median describes only one of the groups.",
-        "look at both groups below; more launches tell how often each comes",
+        "look at both groups below; more launches show how often each occurs",
     ),
     RowVerdict.NOISY: (
         "The times scatter more than allowed: the median may be off by as much as the reason says.",
         "measure with more launches (loads:), spread over more minutes (over: 2m), or end other programs",
     ),
-    RowVerdict.UNREADABLE: ("The samples in the record cannot be read, so no number was made of them.", ""),
+    RowVerdict.UNREADABLE: ("The samples in the record cannot be read, so there are no figures.", ""),
 }
 """For a reader who is new to the word: what it says about the numbers, and what would help."""
 
@@ -202,7 +202,7 @@ def change(medians: Sequence[float]) -> Finding | None:
                 best = (step, at)
     if best is None:
         return None
-    return RowVerdict.DRIFT, f"launch {best[1] + 1} and later {best[0]:+.0%} against those before"
+    return RowVerdict.DRIFT, f"launch {best[1] + 1} and later differ by {best[0]:+.0%} from those before"
 
 
 def waves(medians: Sequence[float]) -> Finding | None:
@@ -213,7 +213,7 @@ def waves(medians: Sequence[float]) -> Finding | None:
         return None
     return (
         RowVerdict.DRIFT,
-        f"the launches follow each other within {spread:.1%}: the interval may be too narrow",
+        f"launches resemble those before them (spread {spread:.1%}): the interval may be too narrow",
     )
 
 
@@ -244,7 +244,7 @@ def _halves(launches: Sequence[RecordLaunch]) -> Finding | None:
     step = median(steps) if steps else 0.0
     if abs(step) <= DRIFT:
         return None
-    return RowVerdict.DRIFT, f"second half {step:+.0%} against the first"
+    return RowVerdict.DRIFT, f"the second half of the samples differs by {step:+.0%} from the first"
 
 
 def _noisy(launches: Sequence[RecordLaunch], middle: Centre, precision: float | None) -> list[Finding]:
@@ -252,13 +252,13 @@ def _noisy(launches: Sequence[RecordLaunch], middle: Centre, precision: float | 
     if width is not None:
         if width <= limit:
             return []
-        request = f"±{limit:.1%} {'is the limit' if precision is None else 'was asked for'}"
+        request = f"±{limit:.1%} {'is the limit' if precision is None else 'was requested'}"
         return [(RowVerdict.NOISY, f"the median is known within ±{width:.1%}, {request}")]
     ordered = sorted(sample for launch in launches for sample in launch.samples)
     if ordered and not middle.median:
-        return [(RowVerdict.NOISY, "the median is 0: no inference takes no time, whatever was timed")]
+        return [(RowVerdict.NOISY, "the median is 0, but every inference takes some time")]
     whole = median(ordered) if len(ordered) >= MIN_LAUNCHES else 0.0
     scatter = (nearest_rank(ordered, 75) - nearest_rank(ordered, 25)) / whole if whole > 0 else 0.0
     if scatter <= SCATTER:
         return []
-    return [(RowVerdict.NOISY, f"the middle half spans {scatter:.0%} of the median")]
+    return [(RowVerdict.NOISY, f"the middle half of the samples spans {scatter:.0%} of the median")]

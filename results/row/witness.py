@@ -83,7 +83,7 @@ def _broken_chain(record: Record, account: WitnessAccount) -> str:
         return "the inputs of its first launch do not follow from what was revealed"
     outputs = [timing.output for timing in record.timings]
     if None in outputs:
-        return f"it does not tell what launch {outputs.index(None) + 1} put out"
+        return f"it does not report the outputs of launch {outputs.index(None) + 1}"
     first = outputs[0] if outputs else None
     if first is not None and record.ran.output_sha256 not in (None, first.sha256):
         return "the outputs that it checked are not those of its first launch"
@@ -92,7 +92,7 @@ def _broken_chain(record: Record, account: WitnessAccount) -> str:
         if note.launch not in digests:
             return f"it leaves out launch {note.launch}, which its worker reported"
         if digests[note.launch] != note.digest:
-            return f"launch {note.launch} put out something else when it ended"
+            return f"launch {note.launch} reported other outputs when it ended"
     return ""
 
 
@@ -107,7 +107,7 @@ def _impossible_times(observed: RecordView, account: WitnessAccount) -> str:
             return f"{launches} with {claimed:.3g} s of loads and inferences ended {until:.3g} s after the reveal"
     whole = sum(claims) + _other_loads_s(observed)
     if account.result_s is not None and not _fits(whole, account.result_s):
-        return f"it claims {whole:.3g} s, and came {account.result_s:.3g} s after the reveal"
+        return f"it claims {whole:.3g} s, but arrived {account.result_s:.3g} s after the reveal"
     return ""
 
 
@@ -118,7 +118,7 @@ def _hurried(observed: RecordView, account: WitnessAccount) -> str:
         if number - 1 in arrivals and number in arrivals:
             gap = arrivals[number] - arrivals[number - 1]
             if not _fits(claimed, gap + NOTE_S):
-                return f"launch {number} claims {claimed:.3g} s, and ended {gap:.3g} s after the one before"
+                return f"launch {number} claims {claimed:.3g} s, but ended {gap:.3g} s after the one before"
     return ""
 
 
@@ -192,7 +192,7 @@ def doubts(observed: RecordView, account: WitnessAccount | None) -> list[str]:
         reasons.append(hurried)
     unexplained = unexplained_s(observed, account)
     if unexplained is None and not reasons:
-        reasons.append("the time that it took is not known")
+        reasons.append("its duration is unknown")
     if unexplained is not None and account.result_s:
         starts = max(len(observed.loads), launches)
         allowed = UNEXPLAINED * account.result_s + FIXED_S + LAUNCH_S * starts

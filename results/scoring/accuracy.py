@@ -38,7 +38,7 @@ def _share(answers: Sequence[Answer], top: int) -> float:
     right = 0
     for scores, label in _labelled(answers):
         if scores.size <= top:
-            raise ValueError(f"top{top} needs more than {top} classes, and the output has {scores.size}")
+            raise ValueError(f"top{top} needs more than {top} classes, but the output has {scores.size}")
         higher = np.count_nonzero(scores > scores[label]) + np.count_nonzero(scores[:label] == scores[label])
         right += int(higher < top and not np.isnan(scores).any())
     return right / len(answers)
@@ -53,7 +53,7 @@ def _labelled(answers: Sequence[Answer]) -> Iterator[tuple[np.ndarray[Any, Any],
         if type(label) is not int or label < 0:
             raise ValueError(f"example {number} has no label: its reference has to be the index of its class")
         if isinstance(answer.outputs, str):
-            raise ValueError(f"the answer to example {number} is text, and accuracy needs a value per class")  # noqa: TRY004
+            raise ValueError(f"the answer to example {number} is text, but accuracy needs a value per class")  # noqa: TRY004
         scores = class_scores(answer.outputs)
         if scores is None:
             raise ValueError(
@@ -61,7 +61,7 @@ def _labelled(answers: Sequence[Answer]) -> Iterator[tuple[np.ndarray[Any, Any],
             )
         if label >= scores.size:
             raise ValueError(
-                f"the label of example {number} is {label}, and the output has {scores.size} classes, 0 to {scores.size - 1}"
+                f"the label of example {number} is {label}, but the output has {scores.size} classes, 0 to {scores.size - 1}"
             )
         yield scores, label
 

@@ -37,7 +37,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         with file, zipfile.ZipFile(file) as archive:
             return _read_all(archive)
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
-        raise ValueError(f"{shown} is no .npz file, or is damaged: {HOW}") from None
+        raise ValueError(f"{shown} is not an .npz file, or is damaged: {HOW}") from None
     except ValueError as why:
         raise ValueError(f"{shown}: {safe_text(str(why))}") from None
 
@@ -45,16 +45,20 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 def _read_all(archive: zipfile.ZipFile) -> dict[str, np.ndarray[Any, Any]]:
     members = archive.infolist()
     if not 0 < len(members) <= MAX_ARRAYS:
-        raise ValueError(f"it has {len(members)} arrays, where 1 to {MAX_ARRAYS} are allowed")
+        raise ValueError(f"it has {len(members)} arrays, but 1 to {MAX_ARRAYS} are allowed")
     if sum(member.file_size for member in members) > MAX_BYTES:
-        raise ValueError(f"its arrays come to more than {MAX_BYTES // MIB} MiB unpacked: take fewer examples")
+        raise ValueError(f"its arrays exceed {MAX_BYTES // MIB} MiB unpacked: use fewer examples")
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name == member.filename or not name or name in arrays:
-            raise ValueError(f"{safe_text(member.filename, 80)!r} in it is no array of its own: {HOW}")
+            raise ValueError(
+                f"{safe_text(member.filename, 80)!r} in it is not an array, or is in it twice: {HOW}"
+            )
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError(f"array {safe_text(name, 80)!r} is not packed as NumPy does it: {HOW}")
+            raise ValueError(
+                f"array {safe_text(name, 80)!r} is compressed by a method that NumPy does not use: {HOW}"
+            )
         with archive.open(member) as stream:
             arrays[name] = _read_one(stream, f"array {safe_text(name, 80)!r}", member.file_size)
     return arrays
@@ -72,7 +76,7 @@ def _read_one(stream: IO[bytes], shown: str, size: int) -> np.ndarray[Any, Any]:
             raise ValueError
         shape, fortran, dtype = reader(stream, max_header_size=MAX_HEAD)
     except (ValueError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError):
-        raise ValueError(f"{shown} has no head that NumPy can read: {HOW}") from None
+        raise ValueError(f"{shown} has no header that NumPy can read: {HOW}") from None
     if dtype.hasobject:
         raise ValueError(f"{shown} holds Python objects, which are never loaded: make it an array of numbers")
     if dtype.kind not in KINDS or dtype.itemsize > 8:
@@ -81,7 +85,7 @@ def _read_one(stream: IO[bytes], shown: str, size: int) -> np.ndarray[Any, Any]:
         )
     declared, there = math.prod(shape) * dtype.itemsize, size - stream.tell()
     if min(shape, default=0) < 0 or declared != there:
-        raise ValueError(f"{shown} says that it is {list(shape)} of {dtype}, and has {there} bytes for that")
+        raise ValueError(f"{shown} is declared as {list(shape)} of {dtype}, but has {there} bytes")
     flat = np.frombuffer(stream.read(there), dtype)
     if flat.nbytes != declared:
         raise EOFError

@@ -41,11 +41,11 @@ def drift_between(
 ) -> dict[str, float]:
     """Median and largest distance over all examples. Raises `ValueError` with one line if the two cannot be compared."""
     if not outputs or len(outputs) != len(reference):
-        raise ValueError(f"{len(outputs)} answers, and {len(reference)} to hold them against")
+        raise ValueError(f"{len(outputs)} answers, but {len(reference)} references")
     apart = []
     for number, (one, other) in enumerate(zip(outputs, reference, strict=True), 1):
         if isinstance(one, str) or isinstance(other, str):
-            raise ValueError("drift is of tensors, and these answers are texts")  # noqa: TRY004
+            raise ValueError("drift needs tensors, but these answers are texts")  # noqa: TRY004
         try:
             apart.append(max(_distance(*pair) for pair in _pairs(one, other)))
         except ValueError as why:
@@ -64,7 +64,7 @@ def _pairs(
         return [(name, next(iter(outputs.values())), only)]
     if missing := sorted(reference.keys() - outputs.keys()):
         there_are = safe_text(", ".join(sorted(outputs)) or "none")
-        raise ValueError(f"there is no output {safe_text(missing[0], 60)!r}, the outputs are {there_are}")
+        raise ValueError(f"there is no output {safe_text(missing[0], 60)!r}; the outputs are {there_are}")
     return [(name, outputs[name], reference[name]) for name in reference]
 
 

@@ -39,12 +39,12 @@ def read_examples(task: EvaluationTask, data: Path | None, options: Mapping[str,
             references += _reference_letters(example, number)
             if references > MAX_REFERENCES:
                 raise ValueError(
-                    f"the references of {count(number, 'example')} come to more than {MAX_REFERENCES // MIB} MiB: take fewer"
+                    f"the references of {count(number, 'example')} exceed {MAX_REFERENCES // MIB} MiB: use fewer examples"
                 )
             size += _input_bytes(example, number)
             if size > MAX_EXAMPLE_BYTES:
                 raise ValueError(
-                    f"the inputs of {count(number, 'example')} come to more than {MAX_EXAMPLE_BYTES // MIB} MiB: take fewer"
+                    f"the inputs of {count(number, 'example')} exceed {MAX_EXAMPLE_BYTES // MIB} MiB: use fewer examples"
                 )
             examples.append(example)
     if not examples:
@@ -60,7 +60,7 @@ def _reference_letters(example: Example, number: int) -> int:
         return len(json.dumps(example.reference, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as why:
         raise ValueError(
-            f"the reference of example {number} is no JSON value, such as int(label) or a text: {why}"
+            f"the reference of example {number} is not a JSON value, such as int(label) or a text: {why}"
         ) from None
 
 
@@ -83,10 +83,10 @@ def _input_bytes(example: Example, number: int) -> int:
             else f"the input of example {number}"
         )
         if not isinstance(name, str) or not isinstance(array, np.ndarray):
-            raise ValueError(f"{which} is {type(array).__name__}, where a NumPy array under a name is needed")  # noqa: TRY004
+            raise ValueError(f"{which} is {type(array).__name__}, but must be a NumPy array under a name")  # noqa: TRY004
         if array.dtype.kind not in KINDS or array.dtype.itemsize > 8:
             raise ValueError(
-                f"{which} is {array.dtype}: whole numbers, real numbers up to 64 bits, or booleans"
+                f"{which} is {array.dtype}, but must be whole numbers, real numbers up to 64 bits, or booleans"
             )
     return sum(array.nbytes for array in named.values())
 
@@ -108,9 +108,9 @@ def _scored(metric: Metric, answers: Sequence[Answer]) -> dict[str, float]:
         given: Any = metric.score(answers)
         if not isinstance(given, Mapping):
             what = type(given).__name__
-            raise ValueError(f"it gives {what}, where names with numbers are needed: {SCORES_FORM}")  # noqa: TRY004
+            raise ValueError(f"it gives {what}, not names with numbers: {SCORES_FORM}")  # noqa: TRY004
         if len(given) > MAX_SCORES:
-            raise ValueError(f"it gives {len(given)} scores, where {MAX_SCORES} are allowed")
+            raise ValueError(f"it gives {len(given)} scores, but {MAX_SCORES} are allowed")
         figures: dict[str, float] = {}
         for name, figure in given.items():
             shown = safe_text(str(name), 60)
@@ -120,8 +120,8 @@ def _scored(metric: Metric, answers: Sequence[Answer]) -> dict[str, float]:
                 figures[name] = float(figure)
             except (TypeError, ValueError):
                 raise ValueError(
-                    f"it gives {safe_text(repr(figure), 60)} for {shown!r}, which is no number"
+                    f"it gives {safe_text(repr(figure), 60)} for {shown!r}, which is not a number"
                 ) from None
             if not math.isfinite(figures[name]):
-                raise ValueError(f"it gives {figures[name]} for {shown!r}, which is no figure")
+                raise ValueError(f"it gives {figures[name]} for {shown!r}, which is not finite")
     return figures

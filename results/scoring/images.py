@@ -73,13 +73,15 @@ def form_of(options: Mapping[str, Any]) -> ImageForm:
     shorter = whole_option(options, "resize", min(sides), MAX_SIDE)
     if dtype == "uint8" and (set_ := [name for name in ("scale", "mean", "std") if name in options]):
         raise ValueError(
-            f"option {set_[0]!r} is for dtype: float32; uint8 images are given as they are, 0 to 255"
+            f"option {set_[0]!r} is only for dtype: float32; the values of uint8 images stay as they are, 0 to 255"
         )
     if fit == "stretch" and shorter is not None:
-        raise ValueError("option 'resize' is for fit: crop; fit: stretch makes the whole image `size`")
+        raise ValueError(
+            "option 'resize' is only for fit: crop; fit: stretch scales the whole image to `size`"
+        )
     std = numbers_option(options, "std", 1.0, [CHANNELS[colours]])
     if not all(std):
-        raise ValueError("option 'std' has a 0 in it, and values are divided by it")
+        raise ValueError("option 'std' contains 0, but values are divided by it")
     (scale,) = numbers_option(options, "scale", 1 / 255, [])
     mean = numbers_option(options, "mean", 0.0, [CHANNELS[colours]])
     layout = word_option(options, "layout", ("nchw", "nhwc"), "nchw")
@@ -110,14 +112,14 @@ def classes_of(given: Any, present: list[str]) -> dict[str, int]:
     names = present if given is None else given
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ValueError(
-            "option 'classes' has to be the folders in the order of the model's classes, as texts: ['0', '1'] or [cat, dog]"
+            "option 'classes' has to list the folders in the order of the model's classes, as texts: ['0', '1'] or [cat, dog]"
         )
     classes = {name: index for index, name in enumerate(names)}
     if len(classes) < len(names):
         raise ValueError("option 'classes' names a folder twice")
     for name in present:
         if name not in classes:
-            guess = did_you_mean(name, classes) or "add it, or take the folder away"
+            guess = did_you_mean(name, classes) or "add it, or remove the folder"
             raise ValueError(f"option 'classes' has no {safe_text(name, 60)!r}, which is a folder: {guess}")
     return {name: classes[name] for name in present}
 
@@ -134,15 +136,15 @@ def read_image(path: Path, form: ImageForm) -> np.ndarray[Any, Any]:
             fits = math.prod(size) <= MAX_PIXELS and mode in MODES
             plain = image.convert("L" if form.colours == "grey" else "RGB") if fits else None
     except UnidentifiedImageError:
-        raise ValueError(f"{shown} is no {', '.join(FORMATS)}, or is damaged") from None
+        raise ValueError(f"{shown} is not one of {', '.join(FORMATS)}, or is damaged") from None
     except (OSError, SyntaxError, EOFError, ValueError, Image.DecompressionBombError):
-        raise ValueError(f"{shown} is damaged, or cut off") from None
+        raise ValueError(f"{shown} is damaged or truncated") from None
     if mode not in MODES:
         raise ValueError(f"{shown} has values of more than 8 bits ({mode}): save it with 8 bits")
     resized = resized_size(size, form)
     if plain is None or math.prod(resized) > MAX_PIXELS:
         raise ValueError(
-            f"{shown} is {size[0]} x {size[1]}: at most {MAX_PIXELS // 10**6} million pixels, also once it is resized"
+            f"{shown} is {size[0]} x {size[1]}: at most {MAX_PIXELS // 10**6} million pixels are allowed, also after resizing"
         )
     return _input(plain, resized, form)
 

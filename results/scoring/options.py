@@ -56,7 +56,7 @@ def numbers_option(
         type(number) in (int, float) and math.isfinite(number) for number in numbers
     ):
         raise ValueError(
-            f"option {name!r} is {_shown(given)}: it has to be {' or '.join(map(str, allowed))} number(s), as [0.5, 0.5, 0.5]"
+            f"option {name!r} is {_shown(given)}: it has to be {' or '.join(map(str, allowed))} number(s), such as [0.5, 0.5, 0.5]"
         )
     return [float(number) for number in numbers]
 

@@ -39,7 +39,7 @@ def answers_of(answered: AnswerSet, references: Sequence[JsonValue]) -> list[Ans
     """Each answer with its reference. Raises `ValueError` with one line if the form or number of answers is wrong."""
     outputs = outputs_of(answered)
     if len(outputs) != len(references):
-        raise ValueError(f"there are {count(len(outputs), 'answer')} to {count(len(references), 'example')}")
+        raise ValueError(f"there are {count(len(outputs), 'answer')} for {count(len(references), 'example')}")
     return list(map(Answer, outputs, references))
 
 

@@ -133,7 +133,7 @@ def limit_of(kind: str, plugin: object) -> float:
     limit_s = getattr(plugin, "limit_s", LIMITS_S[kind])
     if type(limit_s) not in (int, float) or not 0 < limit_s <= MAX_LIMIT_S:
         raise ValueError(
-            f"limit_s is {safe_text(repr(limit_s), 60)}: it has to be seconds, up to {MAX_LIMIT_S:g}"
+            f"limit_s is {safe_text(repr(limit_s), 60)}: it has to be a number of seconds, up to {MAX_LIMIT_S:g}"
         )
     return float(limit_s)
 
@@ -143,7 +143,7 @@ def _make(kind: str, point: EntryPoint) -> Any:
     with plugin_errors(where, loading=True):
         made = point.load()()
     if missing := [part for part in _PARTS[kind] if not hasattr(made, part)]:
-        raise ValueError(f"{where} is no {kind}: it has no {' and no '.join(missing)}")
+        raise ValueError(f"{where} is not a {kind}: it has no {' and no '.join(missing)}")
     if made.name != point.name:
         raise ValueError(
             f"{where} calls itself {safe_text(str(made.name), 60)!r}: both names must be the same"
@@ -183,5 +183,5 @@ def plugin_errors(where: str, *, loading: bool = False) -> Iterator[None]:
     except (Exception, SystemExit) as why:
         if isinstance(why, ValueError) and not loading:
             raise ValueError(f"{where}: {safe_text(str(why))}") from why
-        failed = "does not load" if loading else "broke"
+        failed = "does not load" if loading else "failed"
         raise ValueError(safe_text(f"{where} {failed}: {type(why).__name__}: {why}")) from why

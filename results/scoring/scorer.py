@@ -82,7 +82,9 @@ class Scorer:
                 elif self._learned.cut_off[campaign, name] >= TRIES:
                     yield (
                         name,
-                        ForeignScores({}, "", f"metric {name!r} failed so before, and was not begun again"),
+                        ForeignScores(
+                            {}, "", f"metric {name!r} failed in this way before, and was not started again"
+                        ),
                     )
                 else:
                     foreign.append(name)
@@ -129,7 +131,7 @@ def difference(name: str, one: ForeignScores, other: ForeignScores) -> str:
         first, second = (shown_score(each.scores.get(score)) for each in (one, other))
         if first != second:
             of = f" of {one.package}" if one.package else ""
-            return f"metric {name!r}{of} is not repeatable: {score} was {first}, and {second} for the same answers"
+            return f"metric {name!r}{of} is not repeatable: {score} was {first}, then {second} for the same answers"
     return ""
 
 

@@ -54,7 +54,7 @@ def _article(line: bytes, where: str) -> tuple[str, str]:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
-        raise ValueError(f"{where} is no JSON in UTF-8: each line is {FORM}") from None
+        raise ValueError(f"{where} is not JSON in UTF-8: each line is {FORM}") from None
     match entry:
         case {"text": str() as text, "summary": str() as summary} if text.strip() and summary.strip():
             return text, summary

@@ -30,7 +30,7 @@ def tensors_to_json(tensors: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, An
 def tensors_from_json(value: Any) -> dict[str, np.ndarray[Any, Any]]:
     """The inverse of `tensors_to_json`. Raises `ValueError` with one line for anything else."""
     if not isinstance(value, Mapping) or not value:
-        raise ValueError(f"these are no outputs: {FORM}")
+        raise ValueError(f"these are not outputs: {FORM}")
     return {str(name): _tensor(str(name), entry) for name, entry in value.items()}
 
 
@@ -44,8 +44,8 @@ def _tensor(name: str, entry: Any) -> np.ndarray[Any, Any]:
             try:
                 dtype, data = np.dtype(word), b64decode(packed, validate=True)
             except (TypeError, ValueError, SyntaxError):
-                raise ValueError(f"{name!r} is no output: {FORM}") from None
+                raise ValueError(f"{name!r} is not an output: {FORM}") from None
             if dtype.kind in KINDS and len(data) == math.prod(shape) * dtype.itemsize:
                 flat = np.frombuffer(data, dtype.newbyteorder("<"))
                 return flat.reshape(shape).astype(dtype.newbyteorder("="))
-    raise ValueError(f"{name!r} is no output: {FORM}")
+    raise ValueError(f"{name!r} is not an output: {FORM}")

@@ -75,7 +75,7 @@ def _pairs(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
         raise ValueError("there are no answers")
     for number, answer in enumerate(answers, 1):
         if not isinstance(answer.outputs, str):
-            raise ValueError(f"the answer to example {number} is no text")  # noqa: TRY004
+            raise ValueError(f"the answer to example {number} is not a text")  # noqa: TRY004
         if not isinstance(answer.reference, str) or not answer.reference.strip():
             raise ValueError(f"example {number} has no text as its reference")
         yield answer.outputs[: max(MAX_TEXT, 2 * len(answer.reference))], answer.reference

@@ -29,8 +29,8 @@ HEADING: Final = 2
 """Facts of a pair shown in the heading above it: model and shape."""
 LEAST: Final = 16
 """Columns for what is compared, whatever the terminal's width."""
-LEGEND: Final = "Medians in ms; ratio: B's by A's, with its 95 % interval."
-TURNS: Final = "Medians in ms; ratio: B's wall time by A's, which took turns, with its interval."
+LEGEND: Final = "Medians in ms; ratio: B's time divided by A's, with its 95 % interval."
+TURNS: Final = "Medians in ms; ratio: B's wall time divided by A's, measured in turns, with its interval."
 MAX_TURNED: Final = 12
 """Most comparisons in turns shown below a matrix."""
 _STYLE: Final = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
@@ -73,7 +73,7 @@ def turned_lines(pairs: Sequence[PairInfo], width: int) -> list[Text]:
     """
     if not pairs:
         return []
-    lines = [Text(), Text("Took turns; ×: by wall time", "bold")]
+    lines = [Text(), Text("Measured in turns; ×: ratio of wall times", "bold")]
     for pair in pairs[:MAX_TURNED]:
         place = ", ".join(
             filter(None, (pair.b_device, unit_words(pair.b_unit or "", pair.b_threads, pair.b_batch)))

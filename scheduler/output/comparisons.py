@@ -33,22 +33,22 @@ class PairInfo(JsonModel):
     """A row of B compared with its row of A."""
 
     verdict: ComparisonVerdict
-    """How B compares with A."""
+    """Verdict on B, compared with A."""
     ratio: float | None
-    """B's time divided by A's."""
+    """B's time divided by A's; null if there is no ratio."""
     ratio_low: float | None
-    """Lower end of the ratio's 95 % interval."""
+    """Lower end of the ratio's interval, which is of 95 % unless `in_turns`; null if it is not known."""
     ratio_high: float | None
-    """Upper end of the ratio's 95 % interval."""
+    """Upper end of the same interval."""
     p_value: float | None
-    """Probability that chance alone would put the launches' ranks this far apart."""
+    """Probability that chance alone puts the launches' ranks this far apart."""
     why: str
     note: str
     """Other facts that matter, such as that one of the rows is noisy."""
     in_turns: bool
-    """Whether A and B took turns. If so, `ratio` is by wall time, and its interval is that of `sark-node bench --compare`."""
+    """Whether both models took turns. If so, `ratio` is by wall time, and its interval is that of `sark-node bench --compare`."""
     cpu_ratio: float | None
-    """Ratio of the CPU times of all threads. Null unless both took turns and the operating system tells."""
+    """Ratio by CPU time of all threads; null unless both took turns and the system reports that time."""
     cpu_ratio_low: float | None
     cpu_ratio_high: float | None
     a_job: str | None
@@ -71,7 +71,7 @@ class PairInfo(JsonModel):
     b_simulated: bool | None
     b_batch: int | None
     sittings: int | None = None
-    """Number of sittings over which a comparison in turns is pooled, by random effects. Null if there is only one."""
+    """Number of sittings that a comparison in turns is pooled from, by random effects; null: it is of one sitting."""
 
 
 class ComparisonTable(JsonModel):
@@ -88,9 +88,9 @@ class ResultMatrix(JsonModel):
     base: str | None
     cells: tuple[MatrixCell, ...]
     fronts: dict[Axis, tuple[str, ...]]
-    """Pareto fronts of time against another property: jobs that no other job beats in both, the fastest first."""
+    """For each axis beside time: the jobs that no other job beats in both time and that axis, fastest first."""
     in_turns: tuple[PairInfo, ...] = ()
-    """Models that took turns with another model on one device."""
+    """Comparisons of models that took turns with another on one device."""
 
 
 def compare_sources(
@@ -239,9 +239,9 @@ def _read_file(path: Path) -> ResultSource:
     try:
         results = read_raw(text.encode())
     except (ValueError, RecursionError) as exc:
-        why = "its form is wrong" if isinstance(exc, ValidationError) else str(exc)
+        why = "its structure is wrong" if isinstance(exc, ValidationError) else str(exc)
         raise CampaignError(
-            f"{path} is no file of raw results: {safe_text(why, 200)}",
+            f"{path} is not a file of raw results: {safe_text(why, 200)}",
             hint="sark-node results --raw FILE writes one",
         ) from None
     return ResultSource(path.name, results[0].row.campaign if results else "", results, text)
@@ -259,11 +259,13 @@ def read_table(text: str, name: str) -> tuple[Row, ...]:
             values = {head: cell for head, cell in cells.items() if head in COLUMNS and cell}
             rows.append(Row.model_validate(values))
     except csv.Error as exc:
-        raise CampaignError(f"{safe_text(name)} is no CSV: {safe_text(str(exc), 100)}", hint=hint) from None
+        raise CampaignError(
+            f"{safe_text(name)} is not a CSV: {safe_text(str(exc), 100)}", hint=hint
+        ) from None
     except ValidationError as exc:
         column = exc.errors()[0]["loc"][0]
         raise CampaignError(
-            f"{safe_text(name)}: line {reader.line_num} has a wrong {column}", hint="write the CSV again"
+            f"{safe_text(name)}: line {reader.line_num} has an invalid {column}", hint="write the CSV again"
         ) from None
     return tuple(rows)
 
@@ -275,7 +277,7 @@ def one_device(source: ResultSource, device: str) -> ResultSource:
     keys = dict.fromkeys(filter(None, map(device_identity, (*(result.row for result in results), *rows))))
     if len(keys) > 1:
         raise CampaignError(
-            f"{len(keys)} devices in {safe_text(source.name)} are {safe_text(device, 60)!r}",
+            f"{len(keys)} devices in {safe_text(source.name)} match {safe_text(device, 60)!r}",
             hint=f"name one by its key: {', '.join(safe_text(key.rpartition(' ')[2]) for key in keys)}",
         )
     if not results and not rows:

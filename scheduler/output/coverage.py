@@ -27,8 +27,10 @@ class DeviceCoverage(JsonModel):
 
     @property
     def words(self) -> str:
-        """`40 of 50 intervals hold the median of its other sittings (80 %); 3.1 % longer at both ends, 95 % do`"""
-        longer = f"; {self.margin_percent:.2g} % longer at both ends, 95 % do" if self.margin_percent else ""
+        """`40 of 50 intervals hold the median of its other sittings (80 %); extended by 3.1 % at both ends, 95 % do`"""
+        longer = (
+            f"; extended by {self.margin_percent:.2g} % at both ends, 95 % do" if self.margin_percent else ""
+        )
         return (
             f"{self.held} of {self.sittings} intervals hold the median of its other sittings "
             f"({100 * self.share:.0f} %){longer}"

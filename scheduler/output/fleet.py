@@ -396,7 +396,7 @@ def coverage_lines(devices: Sequence[ObservedDevice], held: Mapping[str, HeldInt
         for device in devices
         if (each := device_coverage(device, held)) is not None
     ]
-    return [*lines, "the target is 95 %: if fewer do, measure in several sittings"] if lines else []
+    return [*lines, "the target is 95 %; if fewer hold, measure in several sittings"] if lines else []
 
 
 def fleet_device(

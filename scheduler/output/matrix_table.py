@@ -145,11 +145,11 @@ def _more(cells: Sequence[MatrixCell]) -> Iterator[tuple[str, Show]]:
         return show
 
     if any(cell.batch for cell in cells):
-        yield "Inputs in a second", shown("per_s")
+        yield "Inputs per second", shown("per_s")
     if any(cell.per_watt for cell in cells):
-        yield f"Inferences in a second and watt{_sources(cells)}", shown("per_watt")
+        yield f"Inferences per second per watt{_sources(cells)}", shown("per_watt")
     if currency:
-        yield f"{safe_text(currency)} for a million inputs", shown("per_million")
+        yield f"{safe_text(currency)} per million inputs", shown("per_million")
 
 
 def _sources(cells: Sequence[MatrixCell]) -> str:
@@ -157,7 +157,7 @@ def _sources(cells: Sequence[MatrixCell]) -> str:
     names = sorted({safe_text(cell.energy_source) for cell in cells if cell.per_watt and cell.energy_source})
     if len(names) < 2:
         return "".join(f" ({name})" for name in names)
-    return f" (by {', '.join(names)}: compare only those of one source)"
+    return f" (by {', '.join(names)}: compare only values of one source)"
 
 
 def _reason(cell: MatrixCell, reasons: Reasons) -> str:

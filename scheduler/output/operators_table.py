@@ -10,7 +10,7 @@ from swarm.base.text import safe_text
 
 BAR: Final = 12
 _HEAD: Final = f"  {'operator':<24} {'ran on':<12} {'graph':>6} {'kernels':>7} {'ms':>9} {'share':>6}"
-UNKNOWN: Final = "its record does not tell where its operators ran"
+UNKNOWN: Final = "its record does not say where its operators ran"
 
 
 def operators_lines(name: str, uses: OperatorUses | None) -> Sequence[str]:
@@ -22,7 +22,7 @@ def operators_lines(name: str, uses: OperatorUses | None) -> Sequence[str]:
     if left:
         lines.append(f"  {left} more types: {share:.1%} of the time")
     if uses.issued:
-        lines.append("  ms of a device: the host's, to issue the work; the device computes meanwhile")
+        lines.append("  ms of a device: the host's time to issue the work; the device computes meanwhile")
     return [*lines, *_whys(shown)]
 
 

@@ -98,7 +98,7 @@ def peer_remarks(devices: Sequence[ObservedDevice]) -> list[str]:
     )
     shared = Counter(item.advert.device for item in devices if not item.clash)
     return lines + [
-        f"{workers} workers share the device {safe_text(device, 40)}: spread: device measures it once, spread: worker on each of them"
+        f"{workers} workers share the device {safe_text(device, 40)}: spread: device measures on one of them, spread: worker on each"
         for device, workers in shared.items()
         if workers > 1
     ]

@@ -27,7 +27,7 @@ _AFTER: Final = {
 }
 """The part of a task's life that follows each event, until the next of these events."""
 _ENDS: Final = ("task.succeeded", "task.failed", "task.cancelled")
-ON_ITS_WAY: Final = "result on its way, checked and stored"
+ON_ITS_WAY: Final = "result sent, checked and stored"
 
 
 class TimeSpan(JsonModel):

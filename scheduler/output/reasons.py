@@ -32,7 +32,7 @@ class Reasons:
         """Each kind, wrapped at word boundaries."""
         lines: list[str] = []
         for number, reason, places in self._kinds.values():
-            more = f" ({places[0]}, and {len(places) - 1} more alike)" if len(places) > 1 else ""
+            more = f" ({places[0]}, and {len(places) - 1} more like it)" if len(places) > 1 else ""
             head = f"[{number}] "
             text = safe_text(reason, MAX_REASON) + more
             lines += textwrap.wrap(

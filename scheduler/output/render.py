@@ -100,9 +100,9 @@ def chart(
             missing = "no task has samples"
         case ChartKind.PARETO:
             drawing = pareto(rows, sheet, title=title, axis=axis)
-            missing = "fewer than two tasks have both figures, or their energies are of several sources"
+            missing = "fewer than two tasks have both figures, or their energies come from several sources"
     if drawing is None:
-        raise CampaignError(f"nothing to draw: {missing}", hint="see what there is: sark-node results")
+        raise CampaignError(f"nothing to draw: {missing}", hint="see the results: sark-node results")
     return drawing
 
 
@@ -113,6 +113,6 @@ def picture(drawing: Drawing, suffix: str, *, dark: bool = False) -> bytes:
     if suffix == ".png":
         return png_bytes(drawing, dark=dark)
     raise CampaignError(
-        f"a chart is .svg or .png, not {safe_text(suffix, 20) or 'without an ending'}",
-        hint="name the file so: -o chart.svg",
+        f"a chart file needs the suffix .svg or .png, not {safe_text(suffix, 20) or 'none'}",
+        hint="for example: -o chart.svg",
     )

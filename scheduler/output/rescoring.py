@@ -31,7 +31,7 @@ class Rescored(JsonModel):
     packages_before: Mapping[str, str]
     packages: Mapping[str, str]
     why: str = ""
-    """Why scores are missing now."""
+    """Reason why scores are missing now."""
     kept: bool = False
     """Whether the earlier scores were kept, because some of them would be missing now."""
 
@@ -48,9 +48,9 @@ class Rescored(JsonModel):
     def words(self) -> str:
         """The outcome in one line: `task 3: wer_x 0.31 → 0.29 (wer_x: my-metrics 1.2 → 1.3)`."""
         if self.kept:
-            return f"{_number(self.task)}: as before: {safe_text(self.why)}"
+            return f"{_number(self.task)}: unchanged: {safe_text(self.why)}"
         before, after = _shown(self.before), _shown(self.after)
-        moved = _moves(before, after) or ["as before" if after else "no scores"]
+        moved = _moves(before, after) or ["unchanged" if after else "no scores"]
         versions = _moves(self.packages_before, self.packages)
         more = f" ({'; '.join(versions)})" if versions else ""
         return f"{_number(self.task)}: {', '.join(moved)}{more}" + (

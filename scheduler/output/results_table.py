@@ -61,7 +61,7 @@ def show_results(rows: Sequence[Row], console: Console, *, ended: Mapping[str, i
         drawn, left_out = results_table(rows, console)
         console.print(drawn)
         if left_out:
-            print_lines([f"{', '.join(left_out)}: in a wider terminal, or with --csv FILE"], console)
+            print_lines([f"{', '.join(left_out)}: shown in a wider terminal, or with --csv FILE"], console)
     else:
         console.out("\n".join(plain_lines(rows)), highlight=False)
     lines = [*remarks(rows), *failure_lines(rows)]
@@ -106,7 +106,7 @@ def failure_lines(rows: Sequence[Row]) -> list[str]:
         if others:
             numbers = [job.rpartition("/")[2] for job in others]
             which = ranges(map(int, numbers)) if all(map(str.isdecimal, numbers)) else _numbers(numbers)
-            lines.append(f"{first.rpartition('/')[0]}/{which} failed: for the same reason")
+            lines.append(f"{first.rpartition('/')[0]}/{which} failed for the same reason")
     return lines
 
 
@@ -115,7 +115,7 @@ def adopted_line(row: Row, tasks: int) -> str:
     subject = "1 task is" if tasks == 1 else f"{tasks} tasks are"
     words = COPIED if row.detail == COPIED else ELSEWHERE
     campaign = row.job_id.rpartition("/")[0]
-    return f"{subject} {words}: the results will be there; sark-node watch {campaign}, on that machine"
+    return f"{subject} {words}: the results will be there; on that machine: sark-node watch {campaign}"
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
@@ -161,15 +161,17 @@ def compared_words(row: Row) -> str:
 
 
 def sustained_line(row: Row) -> str:
-    """`sustained for 10 min: 5.02 ms at first, 5.6 ms in the end; 12 % slower from 95 s on; …; 0.31 J each (rapl package)`"""
+    """`sustained for 10 min: 5.02 ms at first, 5.6 ms at the end; 12 % slower from 95 s on; …; 0.31 J per inference (rapl package)`"""
     times = [
         f"{value:.3g} ms {when}"
-        for value, when in ((row.burst_ms, "at first"), (row.steady_ms, "in the end"))
+        for value, when in ((row.burst_ms, "at first"), (row.steady_ms, "at the end"))
         if value is not None
     ]
     text = f"sustained for {show_duration(row.sustain_s or 0.0)}: {', '.join(times)}; {row.sustained}"
     joules = row.steady_j if row.steady_j is not None else row.energy_per_inference_j
-    return text + ("" if joules is None else f"; {joules:.3g} J each ({safe_text(row.energy_source)})")
+    return text + (
+        "" if joules is None else f"; {joules:.3g} J per inference ({safe_text(row.energy_source)})"
+    )
 
 
 def legend(rows: Sequence[Row]) -> str:
@@ -188,7 +190,7 @@ def legend(rows: Sequence[Row]) -> str:
         if any(row.sittings for row in rows)
         else ""
     )
-    return f"{LEGEND} in these {within}.{pooled}"
+    return f"{LEGEND}, which holds for these {within}.{pooled}"
 
 
 def _numbers(numbers: Sequence[str]) -> str:

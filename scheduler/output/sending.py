@@ -72,7 +72,7 @@ def send_results(store: Store, campaign: str, url: str, wall: Callable[[], float
         except failures() as exc:
             raise ResourceError(
                 f"results of {campaign} cannot be written to {target}: {_line(exc)}",
-                hint=f"they are kept here; try again: sark-node results {campaign} --send {url}\n{KEYS}",
+                hint=f"the results are kept here; try again: sark-node results {campaign} --send {url}\n{KEYS}",
             ) from None
     return target
 

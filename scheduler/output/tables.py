@@ -66,9 +66,9 @@ def finish(
         lines.append(safe_text(campaign.detail, 2000))
     sending = store.sendings.get(campaign.id)
     if sending is not None:
-        said = "are written to" if sending.sent is None else "are at"
+        said = "will also be written to" if sending.sent is None else "are also at"
         where = folder_of(sending.url, campaign.id)
-        lines.append(f"The results {said} {where} too: sark-node events {campaign.id}")
+        lines.append(f"The results {said} {where}: sark-node events {campaign.id}")
     files = (f"CSV          {csv_file.absolute()}", f"Raw results  {raw_file.absolute()}")
     print_lines([*lines, *files], console)
     return code

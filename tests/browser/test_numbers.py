@@ -159,7 +159,7 @@ def test_two_campaigns_and_two_models_are_put_beside_each_other(
     expect(page.get_by_role("region", name="Matrix").locator(".square").first).to_be_visible()
     page.get_by_role("combobox", name="Time against").select_option("size")
     pareto = page.locator("figure").last.locator("svg")
-    expect(pareto).to_contain_text("size of the model")
+    expect(pareto).to_contain_text("model size")
     dots = [title for title in pareto.locator("title").all_text_contents() if " ms, " in title]
     assert len(dots) == 4
     expect(page.get_by_text("On the front, fastest first:")).to_be_visible()

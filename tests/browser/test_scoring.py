@@ -57,7 +57,7 @@ def test_a_metric_that_was_mended_scores_a_campaign_again(
 
     install(packages, "raise ValueError('<b>no licence</b>')", "1.2")
     again.click()
-    expect(told.get_by_role("listitem")).to_have_text("task 1: as before: metric 'sure': <b>no licence</b>")
+    expect(told.get_by_role("listitem")).to_have_text("task 1: unchanged: metric 'sure': <b>no licence</b>")
 
     page.goto(f"{site.url}#/tasks/{made}/1")
     measured = page.get_by_role("definition")

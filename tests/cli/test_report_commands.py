@@ -65,7 +65,7 @@ def test_a_report_is_named_by_its_campaign_or_written_where_one_says(
     assert (done.code, done.out, done.err) == (0, "", f"wrote the report of edge to {CAMPAIGN}.html\n")
     text = (measured.folder / f"{CAMPAIGN}.html").read_text("utf-8")
     assert text.startswith("<!doctype html>")
-    assert "2 results bore a worker&#x27;s signature that held" in text
+    assert "2 results had a worker&#x27;s valid signature" in text
     assert measured("report", "c-ab", "-o", "r.md").code == 0
     assert (measured.folder / "r.md").read_text("utf-8").startswith("# `edge`")
     assert measured("report", "--format", "md").code == 0
@@ -113,7 +113,7 @@ def test_a_chart_is_svg_or_png_by_its_name(measured: Typed, kind: str) -> None:
         (["report", "--format", "pdf"], "'pdf' is not one of 'html', 'md'"),
         (["report", "c-none"], "no campaign 'c-none'"),
         (["report", "--against", "nothing.json"], "there is no file nothing.json"),
-        (["chart", "-o", "x.gif"], "a chart is .svg or .png"),
+        (["chart", "-o", "x.gif"], "a chart file needs the suffix .svg or .png"),
         (["chart", "--kind", "pie"], "'pie' is not one of 'bars'"),
         (["chart", "--size", "9:16"], "'9:16' is not one of '16:9'"),
         (["chart", "--kind", "pareto", "--axis", "energy"], "fewer than two tasks have both figures"),

@@ -185,7 +185,7 @@ const words = (forms) => (forms.length > 1 ? `${forms.slice(0, -1).join(", ")} a
 
 function devicesPart(edit) {
   const where = h("textarea", { id: "f-where", rows: "3", spellcheck: "false", placeholder: "ram >= 8 GiB\nsoc ~ \"Apple M*\"", "aria-describedby": "f-where-help" });
-  const spread = h("select", { id: "f-spread" }, [["device", "every matching device"], ["class", "one device of each class"], ["any", "any matching device for each task"], ["worker", "every worker, also of one machine"]].map(([value, text]) => h("option", { value }, text)));
+  const spread = h("select", { id: "f-spread" }, [["device", "every matching device"], ["class", "one device of each class"], ["any", "any matching device for each task"], ["worker", "every worker, even several on one machine"]].map(([value, text]) => h("option", { value }, text)));
   const table = h("div", { class: "quiet" }, "Looking for devices …");
   const clauses = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
   const write = (more) => edit((given) => ({ devices: changed(given.devices, more(tree(given.devices))) }));

@@ -160,16 +160,16 @@ def test_across_devices_a_reference_takes_their_speed_out() -> None:
     assert pair.comparison.verdict is ComparisonVerdict.SAME
     (pair,) = pair_up(a, b[:1], reference="ref")
     assert pair.comparison.why == (
-        "not compared: B was not measured beside ref, and has no complete row of it on that device and unit"
+        "not compared: B did not take turns with ref, and has no complete row of ref on that device and unit"
     )
 
 
 def test_rows_without_raw_samples_are_compared_by_their_intervals() -> None:
     (pair,) = pair_up([ResultEntry(row())], [ResultEntry(row(ms=4.0))])
     assert pair.comparison.verdict is ComparisonVerdict.SLOWER
-    assert "raw samples tell more" in pair.comparison.why
+    assert "raw samples would tell more" in pair.comparison.why
     (pair,) = pair_up([ResultEntry(row())], [ResultEntry(row(inference_ms_median_low=None))])
-    assert "has no interval" in pair.comparison.why
+    assert "both sides need raw samples" in pair.comparison.why
 
 
 # -- the matrix ---------------------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_ratios_are_to_the_base_and_to_nothing_else() -> None:
         ("y", "one"): 0.5,
         ("y", "two"): pytest.approx(5 / 6),
     }
-    with pytest.raises(ValueError, match="no model, variant, device or unit is called 'three'"):
+    with pytest.raises(ValueError, match="no model, variant, device or unit named 'three'"):
         make_matrix(rows, base="three")
 
 
@@ -286,7 +286,7 @@ def test_rows_that_are_not_compared_have_no_verdict_in_the_table(tmp_path: Path)
     assert "AMBIGUOUS" not in shown
     assert [line.count("–") for line in shown.splitlines()].count(1) == 3, "one line each"
     assert shown.count("not compared: only") == 2, "and each reason once"
-    assert "and 1 more alike" in shown
+    assert "and 1 more like it" in shown
 
 
 def test_a_missing_price_file_and_a_missing_campaign_have_their_own_errors(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_matrix_puts_several_results_together(tmp_path: Path) -> None:
         tmp_path, "matrix", *files(tmp_path), "--base", "one", "--prices", str(tmp_path / "p.yaml")
     )
     assert code == 0
-    assert "EUR for a million inputs" in shown
+    assert "EUR per million inputs" in shown
     assert "6 ±0% ×3" in shown
     _, outcome = run(tmp_path, "matrix", *files(tmp_path), "--json")
     assert [cell["device"] for cell in json.loads(outcome)["cells"]] == ["one", "two"]

@@ -133,7 +133,7 @@ def test_the_ratio_of_two_units_is_computed_again_from_what_the_worker_signed() 
     for change in ({"ratio": 0.9}, {"against_unit": TASK.unit}, {"cpu_ratio_high": 9.0}):
         assert wrongs(made.model_copy(update={"row": made.row.model_copy(update=change)})) != []
     here = result(task, record(task, **turns, ran_beside=(beside.model_copy(update={"unit": TASK.unit}),)))
-    assert any("ran the model beside" in wrong for wrong in wrongs(here))
+    assert any("a model to compare with was requested" in wrong for wrong in wrongs(here))
 
 
 @pytest.mark.parametrize("made", [result(), lost()], ids=["complete", "failed"])
@@ -154,7 +154,7 @@ def test_a_task_that_is_there_twice_does_not_hold() -> None:
     assert wrongs(result(), result()) == ["it is in the file more than once"]
     lines = list(csv_lines([result().row]))
     assert wrongs(result(), table="".join([*lines, lines[1]])) == [
-        "line 3 of the CSV is of a task that an earlier line has"
+        "line 3 of the CSV repeats the task of an earlier line"
     ]
 
 
@@ -213,10 +213,10 @@ def test_numbers_that_do_not_follow_from_the_samples_are_found_column_by_column(
     good = result()
     better = good.row.model_copy(update={"inference_ms_median": 0.5, "verdict": "valid!"})
     outcome = wrongs(good.model_copy(update={"row": better}))
-    assert outcome[0].startswith("InferenceMsMedian is 0.5, and its signed record makes it 1.0")
+    assert outcome[0].startswith("InferenceMsMedian is 0.5, but its signed record gives 1.0")
     assert len(outcome) == 2
     assert wrongs(good.model_copy(update={"inference_ns": (1, 2)})) == [
-        "inference_ns is not what the record has"
+        "inference_ns differs from the record"
     ]
 
 
@@ -225,18 +225,18 @@ def test_a_record_of_another_task_or_model_is_found() -> None:
     good = result()
     outcome = wrongs(good.model_copy(update={"task": base64.b64encode(task_body(other)).decode()}))
     assert "another task's sha256" in outcome[0]
-    assert "it was measured with" in wrongs(good, model_sha256="0" * 64)[0]
+    assert "but the measured one had" in wrongs(good, model_sha256="0" * 64)[0]
 
 
 def test_a_record_that_is_not_whole_cannot_be_complete() -> None:
     for changes, words in (
-        ({"timings": record().timings[:5]}, "25 inferences, the task asks for 30"),
+        ({"timings": record().timings[:5]}, "25 inferences, but the task asks for 30"),
         ({"outcome": RunOutcome.FAILED, "reason": Reason.CRASHED}, "its record says failed"),
         ({"ran": RunFacts(unit="GPU (ONNX)", driver="onnx", runtime="r")}, "GPU (ONNX) ran the model"),
     ):
         assert words in wrongs(result(TASK, record(**changes)))[0]
     naked = result().model_copy(update={"record": "", "signature": ""})
-    assert wrongs(naked) == ["it is Complete, and no worker signed a record of it"]
+    assert wrongs(naked) == ["it is Complete, but no worker signed a record of it"]
 
 
 OPENING, REVEAL = b"o" * 32, b"r" * 32
@@ -269,17 +269,17 @@ def witnessed(**changes: object) -> WitnessAccount:
 
 def test_what_was_witnessed_is_held_against_the_record_again() -> None:
     assert wrongs(stranger(witnessed())) == []
-    assert "came 0.1 s after the reveal" in wrongs(stranger(witnessed(notes=(), result_s=0.1)))[0]
+    assert "arrived 0.1 s after the reveal" in wrongs(stranger(witnessed(notes=(), result_s=0.1)))[0]
     assert "do not follow from what was revealed" in wrongs(stranger(witnessed(reveal="00" * 32)))[0]
     other = LaunchNote(launch=1, digest="0" * 64, at_s=1.0)
-    assert "launch 1 put out something else" in wrongs(stranger(witnessed(notes=(other,))))[0]
+    assert "launch 1 reported other outputs" in wrongs(stranger(witnessed(notes=(other,))))[0]
 
 
 def test_a_stranger_does_not_become_ones_own_by_a_word_in_the_file() -> None:
     good = stranger(witnessed())
     row = make_row(TASK, TaskState.SUCCEEDED, read_record(base64.b64decode(good.record)), trust="own")
     cleaned = good.model_copy(update={"row": row, "account": None})
-    assert wrongs(cleaned) == ["its run was witnessed, as only those of strangers are, and Trust is own"]
+    assert wrongs(cleaned) == ["its run was witnessed, as only strangers' runs are, but Trust is own"]
 
 
 def test_without_what_was_witnessed_a_strangers_row_is_unwitnessed() -> None:
@@ -292,7 +292,7 @@ def test_a_whole_measurement_is_not_made_a_failure() -> None:
     found = record()
     signed = SignedRecord(body=record_body(found), signature=WORKER.sign(record_message(record_body(found))))
     row = make_row(TASK, TaskState.FAILED, found, reason=Reason.CRASHED, detail="it crashed")
-    words = "it is Failed, and its record is a whole measurement of what was asked for"
+    words = "it is Failed, but its record is a complete measurement of what the task asks for"
     assert wrongs(raw_result(row, task_body(TASK), signed)) == [words]
     assert (
         wrongs(stranger(witnessed(), TaskState.FAILED)) == []
@@ -313,7 +313,7 @@ def test_a_csv_with_a_column_twice_or_without_trust_does_not_hold() -> None:
     good = stranger(witnessed())
     cut = io.StringIO()
     csv.writer(cut).writerows(line[:17] for line in csv.reader(io.StringIO("".join(csv_lines([good.row])))))
-    assert "leaves out the column Trust" in wrongs(good, table=cut.getvalue())[0]
+    assert "lacks the column Trust" in wrongs(good, table=cut.getvalue())[0]
 
 
 def test_a_csv_is_held_against_the_rows_cell_by_cell() -> None:
@@ -325,13 +325,13 @@ def test_a_csv_is_held_against_the_rows_cell_by_cell() -> None:
     median = next(iter(json.loads(messages[0].row.model_dump_json(include={"inference_ms_median"})).values()))
     assert wrongs(*messages, table=table.replace(str(median), "1.0", 1))
     assert wrongs(*messages, table=table.replace("c-1/2", "c-1/9"))[0].endswith(
-        "is of no task in these results"
+        "belongs to no task in these results"
     )
     assert wrongs(*messages, table=table.replace("JobId", "Job", 1)) == [
         "the CSV does not begin with the 17 columns of results"
     ]
     assert wrongs(*messages, table=lines[0] + "Complete,c-1/1\r\n")[0].startswith(
-        "its line in the CSV has not"
+        "its line in the CSV has a different"
     )
     assert wrongs(*messages, table=lines[0] + "x" * 200_000)[0].startswith(
         "the CSV cannot be read: field larger"
@@ -368,7 +368,7 @@ def test_launches_cannot_share_their_samples_so_that_a_small_file_stays_small(tm
     shared = json.loads(text(result()))
     shared["results"][0]["samples"] = [30, -30] * 1000
     (tmp_path / "raw.json").write_text(json.dumps(shared))
-    with pytest.raises(CampaignError, match="its form is wrong"):
+    with pytest.raises(CampaignError, match="its structure is wrong"):
         read_source(str(tmp_path / "raw.json"), Home.at(tmp_path))
 
 

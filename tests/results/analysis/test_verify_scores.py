@@ -44,13 +44,13 @@ def test_scores_follow_from_the_signed_answers_and_the_references() -> None:
 
 def test_a_score_that_was_touched_up_is_found() -> None:
     made = evaluated(scores=Scores(scores={"accuracy": 1.0}))
-    assert wrongs(made) == ["its score accuracy is 1, and its answers score 0.5 when they are scored again"]
+    assert wrongs(made) == ["its score accuracy is 1, but scoring its answers again gives 0.5"]
 
 
 def test_references_that_were_exchanged_are_found() -> None:
     other = ACCOUNT.model_copy(update={"references": (1, 1)})
     made = evaluated().model_copy(update={"evaluation": other})
-    assert wrongs(made) == ["its score accuracy is 0.5, and its answers score 1 when they are scored again"]
+    assert wrongs(made) == ["its score accuracy is 0.5, but scoring its answers again gives 1"]
 
 
 def test_scores_without_references_do_not_hold_and_none_do() -> None:

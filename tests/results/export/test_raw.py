@@ -484,7 +484,7 @@ def test_what_is_piped_is_plain_and_whole() -> None:
 def test_the_legend_says_for_when_the_intervals_hold(seconds: tuple[float, float], words: str) -> None:
     row = make_row(TASK, TaskState.SUCCEEDED, record())
     spans = [row.model_copy(update={"horizon_s": span}) for span in seconds]
-    assert legend(spans) == f"Medians in ms; ±: half of their 95 % interval in these {words}."
+    assert legend(spans) == f"Medians in ms; ±: half of their 95 % interval, which holds for these {words}."
     assert legend([make_row(TASK, TaskState.CANCELLED)]) == "Medians in ms; ±: half of their 95 % interval."
 
 

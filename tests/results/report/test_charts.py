@@ -350,7 +350,7 @@ def test_what_is_not_valid_says_so_beside_its_bar() -> None:
 
 def test_a_slide_names_what_it_has_no_room_for() -> None:
     rows = [complete(1).row.model_copy(update={"job_id": f"c-1/{n}", "threads": n}) for n in range(1, 61)]
-    lines = [text for text in texts(bars(rows, SLIDE, title="t")) if "no room" in text]
+    lines = [text for text in texts(bars(rows, SLIDE, title="t")) if "that do not fit" in text]
     assert len(lines) == 1
     drawn = len([mark for mark in marks_of(bars(rows, SLIDE), Box) if mark.tone is Tone.FIRST])
     assert lines[0].startswith(f"and {60 - drawn} more")

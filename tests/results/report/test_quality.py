@@ -80,7 +80,7 @@ def test_a_report_says_what_each_unit_scores_and_how_far_it_drifts() -> None:
     ]
     assert [line[2:] for line in table.rows] == [
         [number(1.0), "", "", ""],
-        [number(1.0), "0", "0", quote("the same, bit for bit")],
+        [number(1.0), "0", "0", quote("identical bit for bit")],
         [number(1.0), "0.03", "0.05", ""],
         ["", "", "", quote("example 1 of 2: too wide")],
     ]
@@ -98,7 +98,7 @@ def test_texts_have_no_column_for_drift_and_say_which_are_the_same() -> None:
     (table,) = section.blocks
     assert isinstance(table, Table)
     assert table.heads == ["device and unit", "task#", ""]
-    why = quote("metric 'accuracy': the answer to example 1 is text, and accuracy needs a value per class")
+    why = quote("metric 'accuracy': the answer to example 1 is text, but accuracy needs a value per class")
     assert [line[2] for line in table.rows] == [why, why, why]
     (other, same) = drifts([texts(1, "a"), texts(2, "b"), texts(3, "a")])
     assert (other.alike, other.drift, same.alike, same.drift) == (False, None, True, None)
@@ -107,7 +107,7 @@ def test_texts_have_no_column_for_drift_and_say_which_are_the_same() -> None:
 def test_answers_that_cannot_be_read_cost_their_drift_and_not_the_report() -> None:
     broken = result(1, AnswerSet(answers=b"junk", sha256="0" * 64))
     (drift,) = drifts([broken, SAME])
-    assert (drift.drift, drift.why) == (None, "2 answers, and 0 to hold them against")
+    assert (drift.drift, drift.why) == (None, "2 answers, but 0 references")
 
 
 def test_a_report_without_evaluated_models_has_no_such_section() -> None:

@@ -33,7 +33,7 @@ def test_stretches_levels_knee_and_probes_are_drawn_and_told() -> None:
     assert not any(label.startswith("clock") for label in labels), "nothing is drawn of what is not known"
     for sentence in (
         "20 % slower from 20 s on",
-        "At first 5.000 ms and 0.07500 J each.",
+        "At first 5.000 ms and 0.07500 J per inference.",
         "Power: 9.000 to 12.00 W.",
         "Temperature: 50.00 to 79.50 °C.",
     ):

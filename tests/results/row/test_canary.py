@@ -62,7 +62,7 @@ def test_the_same_outputs_within_the_tolerance_confirm() -> None:
 def test_other_outputs_refute(wrong: OutputSketch) -> None:
     verdict = judge_canary(2, said(wrong), OWN, DECOY)
     assert verdict.outcome is CanaryOutcome.REFUTED
-    assert "the outputs of launch 2 are" in verdict.why
+    assert "the outputs of launch 2 differ by" in verdict.why
 
 
 def test_a_type_with_many_digits_is_held_to_them() -> None:
@@ -77,7 +77,7 @@ def test_a_model_that_puts_out_the_same_for_all_inputs_confirms_nobody() -> None
     decoy = put_out(sketch(1.0, 0.01), sha256="d" * 64)
     verdict = judge_canary(1, said(sketch(1.0, 0.005)), OWN, decoy)
     assert verdict.outcome is CanaryOutcome.UNCHECKED
-    assert verdict.text == "unchecked: the model puts out nearly the same whatever its inputs are"
+    assert verdict.text == "unchecked: the model gives nearly the same outputs for all inputs"
     constant = judge_canary(1, OWN, OWN, OWN)
     assert constant.outcome is CanaryOutcome.UNCHECKED
 
@@ -95,7 +95,7 @@ def test_texts_refute_nobody() -> None:
 def test_outputs_that_are_left_out_refute() -> None:
     """Otherwise a liar would only have to leave them out."""
     verdict = judge_canary(2, said(), OWN, DECOY)
-    assert (verdict.outcome, verdict.why) == (CanaryOutcome.REFUTED, "launch 2 does not tell what it put out")
+    assert (verdict.outcome, verdict.why) == (CanaryOutcome.REFUTED, "launch 2 does not report its outputs")
 
 
 def test_the_inputs_of_a_launch_follow_from_the_record() -> None:

@@ -30,7 +30,7 @@ def test_a_record_without_operators_tells_nothing() -> None:
     assert operator_uses(ran()) is None
     assert operator_uses(None) is None
     assert operators_chart(None) is None
-    assert operators_lines("net on x", None) == ["net on x: its record does not tell where its operators ran"]
+    assert operators_lines("net on x", None) == ["net on x: its record does not say where its operators ran"]
 
 
 def test_what_fell_back_is_marked_with_its_share_and_its_reason() -> None:
@@ -43,7 +43,7 @@ def test_what_fell_back_is_marked_with_its_share_and_its_reason() -> None:
         ("Relu", False, None, ""),
     ]
     assert uses.summary == (
-        "20 of 24 operators ran on CUDA, 4 on CPU (25% of the host's time). What took the host longest: Conv (75%), NonZero (25%)."
+        "20 of 24 operators ran on CUDA, 4 on CPU (25% of the host's time). Slowest to issue: Conv (75%), NonZero (25%)."
     )
     assert uses.issued
 

@@ -137,7 +137,7 @@ def test_outputs_may_differ_within_the_tolerance_of_the_reference_and_not_beyond
     one = row(1, 1)
     assert differences(one, row(2, 2, output="bb", error=9e-6)) == []
     assert differences(one, row(2, 2, output="bb", error=3e-5)) == [
-        "the outputs differ by 2.99e-05 or more, 1e-05 is tolerated"
+        "the outputs differ by 2.99e-05 or more; 1e-05 is tolerated"
     ]
     assert differences(one, row(2, 2, output="bb", error=None)) == [
         "the outputs differ, and no reference says by how much"
@@ -163,7 +163,7 @@ def test_a_disagreement_is_shown_below_the_results() -> None:
     out = io.StringIO()
     show_results(rows, Console(file=out, width=80))
     assert (
-        "Replicas 1, 2 of m.onnx × CPU (ONNX) disagree: against replica 2: the median is 10 ms, there 15 ms (50% apart)"
+        "Replicas 1, 2 of m.onnx × CPU (ONNX) disagree: against replica 2: the median is 10 ms here, 15 ms there (50% apart)"
         in out.getvalue()
     )
 

@@ -23,8 +23,8 @@ def row(trust: str) -> Row:
 
 def test_rows_of_strangers_are_counted_and_others_are_not_mentioned() -> None:
     assert strangers_line([row("own"), row("pool lab"), row("listed"), row("")]) == ""
-    assert strangers_line([row("own"), row("stranger")]).startswith("1 of 2 rows is of strangers")
-    assert strangers_line([row("stranger")] * 3).startswith("All rows are of strangers")
+    assert strangers_line([row("own"), row("stranger")]).startswith("1 of 2 rows is from strangers")
+    assert strangers_line([row("stranger")] * 3).startswith("All rows are from strangers")
 
 
 def test_a_report_says_it_at_the_top_of_its_summary() -> None:
@@ -33,6 +33,6 @@ def test_a_report_says_it_at_the_top_of_its_summary() -> None:
     page = make_page(Report([strange], campaign="c-ab23cd45", title="t", written=0.0, version="1"))
     first = page.sections[0].blocks[0]
     assert isinstance(first, Warn)
-    assert first.line.startswith("All rows are of strangers")
+    assert first.line.startswith("All rows are from strangers")
     plain = make_page(Report([result], campaign="c-ab23cd45", title="t", written=0.0, version="1"))
     assert not any(isinstance(block, Warn) for block in plain.sections[0].blocks)

@@ -89,10 +89,10 @@ def test_rows_of_models_beside_others_are_not_averaged_with_those_measured_alone
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"rounds": (ROUNDS,) * 5}, "took no turns"),
-        ({"loads": (LoadSample(ns=1),) * 7}, "took no turns"),
-        ({"ran_beside": None}, "describes 0 models beside, not 1"),
-        ({"timings": (TIMING.model_copy(update={"samples": pack_samples([1] * 8)}),) * 6}, "other times than"),
+        ({"rounds": (ROUNDS,) * 5}, "did not take turns"),
+        ({"loads": (LoadSample(ns=1),) * 7}, "did not take turns"),
+        ({"ran_beside": None}, "describes 0 other models, not 1"),
+        ({"timings": (TIMING.model_copy(update={"samples": pack_samples([1] * 8)}),) * 6}, "whose times differ"),
         ({name: value * 34 for name, value in {
             "loads": (LoadSample(ns=1),) * 6, "timings": (TIMING,) * 6, "rounds": (ROUNDS,) * 6
         }.items()}, f"the task asks for {LOOKS[-1]}"),
@@ -137,7 +137,10 @@ def test_a_model_beside_with_a_unit_of_its_own_has_to_run_there_in_a_process_of_
     ran = record(ran_beside=(RAN.model_copy(update={"unit": torch}),))
     assert not_as_asked(ran, apart) is None
     older = not_as_asked(record(), apart)
-    assert older == (Reason.WRONG_UNIT, f"{torch} was asked for, {UNIT} ran the model beside")
+    assert older == (
+        Reason.WRONG_UNIT,
+        f"a model to compare with was requested on {torch}, but ran on {UNIT}",
+    )
     row = make_row(apart, TaskState.SUCCEEDED, ran)
     assert (row.against, row.against_unit, row.compute_units) == ("a.onnx", torch, UNIT)
     assert make_row(TASK, TaskState.SUCCEEDED, record()).against_unit == ""
@@ -152,7 +155,7 @@ def test_a_worker_that_ran_the_model_alone_has_not_done_what_was_asked() -> None
     check_whole(alone, ASKED)
     assert not_as_asked(alone, ASKED) == (
         Reason.DOES_NOT_FIT,
-        "it was to take turns with a.onnx, the worker ran it alone",
+        "the model should have taken turns with a.onnx, but the worker ran it alone",
     )
     assert not_as_asked(record(), TASK) is None
 

@@ -81,7 +81,7 @@ def test_the_interval_is_held_against_the_precision_that_was_asked_for() -> None
     assert judge(measured(*SIX), agrees=True, precision=0.03)[0] is RowVerdict.VALID
     verdict, why = judge(measured(*SIX), agrees=True, precision=0.01)
     assert verdict is RowVerdict.NOISY
-    assert why == "the median is known within ±2.0%, ±1.0% was asked for"
+    assert why == "the median is known within ±2.0%, ±1.0% was requested"
 
 
 def test_without_a_precision_a_tenth_is_the_limit() -> None:
@@ -93,14 +93,14 @@ def test_without_a_precision_a_tenth_is_the_limit() -> None:
 def test_launches_that_become_slower_from_one_on_drift() -> None:
     verdict, why = judge(measured(*scaled(1, 1.01, 0.99, 1.2, 1.21, 1.22)), agrees=True)
     assert verdict is RowVerdict.DRIFT
-    assert "launch 4 and later +19% against those before" in why
+    assert "launch 4 and later differ by +19% from those before" in why
 
 
 def test_a_launch_that_grows_slower_within_drifts() -> None:
     grows = (1000,) * 50 + (1200,) * 50
     verdict, why = judge(measured(*[grows] * 6), agrees=True)
     assert verdict is RowVerdict.DRIFT
-    assert "second half +18% against the first" in why
+    assert "the second half of the samples differs by +18% from the first" in why
 
 
 def test_two_modes_in_no_order_are_reported_as_such() -> None:
@@ -128,7 +128,7 @@ def test_launches_that_creep_say_that_the_interval_may_be_too_narrow() -> None:
     creeping = scaled(*(1 + 0.004 * each for each in range(10)))
     verdict, why = judge(measured(*creeping), agrees=True)
     assert verdict is RowVerdict.DRIFT
-    assert why == "the launches follow each other within 3.5%: the interval may be too narrow"
+    assert why == "launches resemble those before them (spread 3.5%): the interval may be too narrow"
     slightly = scaled(*(1 + 0.0009 * each for each in range(10)))
     assert judge(measured(*slightly), agrees=True)[0] is RowVerdict.VALID
 

@@ -48,8 +48,11 @@ def test_an_honest_run_is_believed() -> None:
         ({"ran": facts(seed=0)}, "inputs of its first launch"),
         ({"ran": None}, "inputs of its first launch"),
         ({"ran": facts(output_sha256="9" * 64)}, "not those of its first launch"),
-        ({"timings": (timing(1), timing(2, output=None), timing(3))}, "does not tell what launch 2 put out"),
-        ({"timings": (timing(1), timing(2, output=output(9)), timing(3))}, "launch 2 put out something else"),
+        (
+            {"timings": (timing(1), timing(2, output=None), timing(3))},
+            "does not report the outputs of launch 2",
+        ),
+        ({"timings": (timing(1), timing(2, output=output(9)), timing(3))}, "launch 2 reported other outputs"),
         ({"timings": (timing(1), timing(2))}, "leaves out launch 3"),
     ],
 )
@@ -71,7 +74,7 @@ def test_launches_that_fit_one_by_one_and_not_together_are_refused() -> None:
 
 def test_a_result_that_came_too_soon_is_refused() -> None:
     seen = account(notes=(), result_s=LAUNCHES * EACH_S - 0.1)
-    assert "it claims 6 s, and came 5.9 s after the reveal" in why_refused(record(), seen)
+    assert "it claims 6 s, but arrived 5.9 s after the reveal" in why_refused(record(), seen)
 
 
 def test_loads_that_no_inferences_follow_need_time_too() -> None:
@@ -88,7 +91,7 @@ def test_notes_that_came_late_or_out_of_order_refuse_nobody() -> None:
     late = 3 * EACH_S + 3 * START_S
     seen = account(notes=(note(1, late), note(2, late), note(3, late)))
     assert why_refused(record(), seen) == ""
-    assert "launch 2 claims 2 s, and ended 0 s after the one before" in "; ".join(doubts(view(), seen))
+    assert "launch 2 claims 2 s, but ended 0 s after the one before" in "; ".join(doubts(view(), seen))
 
 
 def test_a_note_may_be_a_little_late() -> None:

@@ -29,7 +29,7 @@ def test_among_equal_values_the_lower_index_is_the_answer() -> None:
 
 def test_five_chances() -> None:
     assert TopFive().score([answer([6, 5, 4, 3, 2, 1], 4), answer([6, 5, 4, 3, 2, 1], 5)]) == {"top5": 0.5}
-    with pytest.raises(ValueError, match="top5 needs more than 5 classes, and the output has 3"):
+    with pytest.raises(ValueError, match="top5 needs more than 5 classes, but the output has 3"):
         TopFive().score([answer([1, 2, 3], 0)])
 
 
@@ -54,7 +54,7 @@ def test_the_first_output_by_name_with_one_long_axis_counts() -> None:
         ([Answer({"box": np.ones((2, 2))}, 1)], r"no output is .* \[1, classes\]: box \[2, 2\]"),
         (
             [answer([1, 2], 0), answer([1, 2], 2)],
-            "label of example 2 is 2, and the output has 2 classes, 0 to 1",
+            "label of example 2 is 2, but the output has 2 classes, 0 to 1",
         ),
         ([answer([1, 2], None)], "example 1 has no label"),
         ([answer([1, 2], -1)], "example 1 has no label"),

@@ -68,11 +68,11 @@ def test_nan_and_infinity_at_the_same_places_are_no_drift() -> None:
 def test_what_cannot_be_compared_is_said() -> None:
     with pytest.raises(ValueError, match=r"example 1: output 'y' is \[1, 2\], the reference \[1, 3\]"):
         far(out(1, 2), out(1, 2, 3))
-    with pytest.raises(ValueError, match="example 1: there is no output 'z', the outputs are a, y"):
+    with pytest.raises(ValueError, match="example 1: there is no output 'z'; the outputs are a, y"):
         far({**out(1), **out(1, name="a")}, {**out(1), **out(1, name="z")})
-    with pytest.raises(ValueError, match="1 answers, and 2 to hold them against"):
+    with pytest.raises(ValueError, match="1 answers, but 2 references"):
         drift_between([out(1)], [out(1)] * 2)
-    with pytest.raises(ValueError, match="drift is of tensors"):
+    with pytest.raises(ValueError, match="drift needs tensors"):
         drift_between(["a"], ["b"])
 
 
@@ -104,7 +104,7 @@ def test_tensors_are_the_same_after_json() -> None:
     ],
 )
 def test_what_are_no_tensors_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"no outputs?: "):
+    with pytest.raises(ValueError, match=r"not (an )?outputs?: "):
         tensors_from_json(value)
 
 

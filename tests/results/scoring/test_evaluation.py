@@ -55,21 +55,27 @@ def test_examples_of_every_kind_pass_as_they_are() -> None:
         (lambda: [X], r"example 1 is ndarray, not an Example\(inputs, reference\)"),
         (lambda: [Example(X), Example("  ")], "example 2 is an empty text"),
         (lambda: [Example({})], "example 1 has no inputs"),
-        (lambda: [Example({"a": cast(Any, [1])})], "input 'a' of example 1 is list, where a NumPy array"),
+        (
+            lambda: [Example({"a": cast(Any, [1])})],
+            "input 'a' of example 1 is list, but must be a NumPy array",
+        ),
         (lambda: [Example(np.array(["a"]))], "the input of example 1 is <U1"),
-        (lambda: [Example(X, np.int64(3))], r"reference of example 1 is no JSON value, such as int\(label\)"),
-        (lambda: [Example(X, float("nan"))], "reference of example 1 is no JSON value"),
+        (
+            lambda: [Example(X, np.int64(3))],
+            r"reference of example 1 is not a JSON value, such as int\(label\)",
+        ),
+        (lambda: [Example(X, float("nan"))], "reference of example 1 is not a JSON value"),
         (lambda: (Example(X) for _ in range(MAX_EXAMPLES + 1)), "more than 10000 examples"),
         (
             lambda: [Example(np.broadcast_to(X, (2**25, 4))), Example(X)],
-            "the inputs of 1 example come to more than 256 MiB",
+            "the inputs of 1 example exceed 256 MiB",
         ),
         (
             lambda: (Example("a", "long" * 2**20) for _ in range(17)),
-            "the references of 16 examples come to more than 64 MiB",
+            "the references of 16 examples exceed 64 MiB",
         ),
-        (lambda: {}["labels"], "'listed' broke: KeyError: 'labels'"),
-        (lambda: 1, "'listed' broke: TypeError"),
+        (lambda: {}["labels"], "'listed' failed: KeyError: 'labels'"),
+        (lambda: 1, "'listed' failed: TypeError"),
     ],
 )
 def test_what_is_no_example_costs_one_line(made: Callable[[], Any], why: str) -> None:
@@ -90,13 +96,13 @@ def test_scores_of_several_metrics_are_joined() -> None:
     [
         (lambda: {"Score": 1.0}, "gives a score 'Score': names are small letters"),
         (lambda: {"a": float("nan")}, "gives nan for 'a'"),
-        (lambda: {"a": "much"}, "gives 'much' for 'a', which is no number"),
+        (lambda: {"a": "much"}, "gives 'much' for 'a', which is not a number"),
         (lambda: {"a": None}, "gives None for 'a'"),
-        (lambda: 0.5, "gives float, where names with numbers are needed"),
+        (lambda: 0.5, "gives float, not names with numbers"),
         (lambda: {f"a{n}": 0.0 for n in range(65)}, "gives 65 scores"),
-        (lambda: 1 / 0, "broke: ZeroDivisionError"),
-        (sys.exit, "broke: SystemExit"),
-        (lambda: struct.unpack("f", b""), "broke: error: unpack requires"),
+        (lambda: 1 / 0, "failed: ZeroDivisionError"),
+        (sys.exit, "failed: SystemExit"),
+        (lambda: struct.unpack("f", b""), "failed: error: unpack requires"),
         (lambda: {"first": 1.0}, "gives 'first', which another metric gives too"),
     ],
 )

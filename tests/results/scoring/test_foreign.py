@@ -55,14 +55,14 @@ def scored(*names: str, memory_bytes: int | None = None) -> list[ForeignScores]:
             "with exit code 3: no licence",
         ),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "60", "metric 'bad' of bads 1.2 crashed (SIGSEGV)"),
-        ("raise SystemExit(2)", "60", "metric 'bad' broke: SystemExit: 2"),
+        ("raise SystemExit(2)", "60", "metric 'bad' failed: SystemExit: 2"),
         ("return {'bad': float('nan')}", "60", "gives nan for 'bad'"),
-        ("return 'much'", "60", "gives str, where names with numbers are needed"),
-        ("return {f's{n}': 1.0 for n in range(100_000)}", "60", "gives 100000 scores, where 64 are allowed"),
+        ("return 'much'", "60", "gives str, not names with numbers"),
+        ("return {f's{n}': 1.0 for n in range(100_000)}", "60", "gives 100000 scores, but 64 are allowed"),
         (
             "return {'bad': 1.0}",
             "'long'",
-            "metric 'bad': limit_s is 'long': it has to be seconds, up to 3600",
+            "metric 'bad': limit_s is 'long': it has to be a number of seconds, up to 3600",
         ),
     ],
 )

@@ -77,7 +77,7 @@ def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
         ("class Longest:\n    def __init__(self, size): ...", "does not load: TypeError"),
         ("def Longest(): raise RuntimeError('a\\nb')", "does not load: RuntimeError: a b"),
         ("class Odd(Exception): ...\nraise Odd('no licence')", "does not load: Odd: no licence"),
-        ("class Longest: name = 'longest'", "is no metric: it has no score"),
+        ("class Longest: name = 'longest'", "is not a metric: it has no score"),
         (GOOD.replace('name = "longest"', 'name = "shortest"'), "calls itself 'shortest'"),
     ],
 )

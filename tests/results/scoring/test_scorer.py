@@ -69,7 +69,7 @@ def test_a_metric_that_is_not_repeatable_is_found_by_scoring_twice(install: Inst
 def test_a_metric_that_reaches_its_limit_again_and_again_is_not_begun_in_that_campaign(
     install: Install,
 ) -> None:
-    learned, again = Learned(), "metric 'mine' failed so before, and was not begun again"
+    learned, again = Learned(), "metric 'mine' failed in this way before, and was not started again"
     install("time.sleep(1000)")
     whys = []
     for _ in range(3):

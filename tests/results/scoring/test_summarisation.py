@@ -72,9 +72,9 @@ def test_options_that_are_wrong(options: dict[str, Any], why: str) -> None:
         ),
         (b'{"text": "a", "summary": " "}', "line 1 of d.jsonl lacks"),
         (b'["a", "b"]', "line 1 of d.jsonl lacks"),
-        (b'{"text": "a"', "line 1 of d.jsonl is no JSON"),
-        (b"\xff\xfe{}", "line 1 of d.jsonl is no JSON"),
-        (b"[" * 100_000, "line 1 of d.jsonl is no JSON"),
+        (b'{"text": "a"', "line 1 of d.jsonl is not JSON"),
+        (b"\xff\xfe{}", "line 1 of d.jsonl is not JSON"),
+        (b"[" * 100_000, "line 1 of d.jsonl is not JSON"),
         (b'{"text": "' + b"a" * MAX_LINE, "line 1 of d.jsonl is longer than 4 MiB"),
     ],
 )

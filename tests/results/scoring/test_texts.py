@@ -85,7 +85,7 @@ def test_a_flood_of_words_is_cut() -> None:
     ("answers", "why"),
     [
         ([], "there are no answers"),
-        ([Answer({}, "a text")], "the answer to example 1 is no text"),
+        ([Answer({}, "a text")], "the answer to example 1 is not a text"),
         ([Answer("a", "b"), Answer("a", None)], "example 2 has no text as its reference"),
         ([Answer("a", "  ")], "example 1 has no text as its reference"),
     ],

@@ -377,7 +377,7 @@ def test_more_memory_is_told_though_the_time_was_the_hosts(nights: Nights, sha25
     (told,) = settle_confirmations(nights.store)
     (cell,) = read_cells(told)
     assert (told.finding, told.hook, cell.finding) == ("regression", DUE, "more-memory")
-    assert "20.0 MB more memory at its peak" in alarm_lines(told)[0]
+    assert "peak memory rose by 20.0 MB" in alarm_lines(told)[0]
 
 
 # -- measuring again --------------------------------------------------------------------------------------------------------------------

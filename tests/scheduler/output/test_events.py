@@ -74,7 +74,7 @@ def test_each_event_is_a_line_that_says_when_which_task_and_what(place: Location
         "   5  task 2     mini-7 refused it: busy: mini-7 is full",
         "   6  task 1     failed: crashed: boom[31m",
         "   7             mini-7 is set aside for 30 s: 3 quick failures",
-        "   8             cancel asked for; open tasks: 1",
+        "   8             cancel requested; open tasks: 1",
         "   9  task 2     cancelled",
         "  10             ended: failed: 1 failed, 1 cancelled",
     ]

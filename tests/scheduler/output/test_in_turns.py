@@ -103,7 +103,7 @@ def test_what_ran_on_another_unit_is_named_by_it_everywhere() -> None:
 
 def test_rows_are_not_compared_through_a_model_that_ran_on_different_units() -> None:
     (pair,) = pair_up([of_units().entry()], [raw().entry()], reference="a.onnx")
-    assert "was not measured beside a.onnx" in pair.comparison.why
+    assert "did not take turns with a.onnx" in pair.comparison.why
     (pair,) = pair_up([of_units().entry()], [of_units().entry()], reference="a.onnx")
     assert pair.comparison.ratio == pytest.approx(1.0)
 
@@ -136,7 +136,7 @@ def test_rows_beside_the_same_model_are_compared_through_it() -> None:
     (pair,) = pair_up([slow], [quick], across_devices=True, reference="a.onnx")
     assert (pair.comparison.verdict, pair.comparison.ratio) == ("FASTER", pytest.approx(0.8, rel=0.01))
     (pair,) = pair_up([slow], [quick], across_devices=True, reference="other.onnx")
-    assert "was not measured beside other.onnx" in pair.comparison.why
+    assert "did not take turns with other.onnx" in pair.comparison.why
 
 
 def of_sittings(*middles: float) -> tuple[RawResult, ...]:

@@ -39,7 +39,7 @@ def test_devices_are_columns_in_blocks_that_fit_and_words_stay_whole() -> None:
     assert sum("resnet50.onnx  1×3" in line for line in lines) == len(heads)
     reasons = " ".join(line.strip() for line in lines if "[1]" in line or line.startswith("    "))
     assert "[1] busy-host: 32% of the processors' time" in reasons
-    assert reasons.endswith("(resnet50.onnx on rpi-5, and 1 more alike)")
+    assert reasons.endswith("(resnet50.onnx on rpi-5, and 1 more like it)")
     assert not any("[2]" in line for line in lines), "what differs in figures alone is one kind"
 
 
@@ -86,7 +86,7 @@ def test_shapes_batches_and_what_was_not_run_have_their_places() -> None:
     ], "of the times, and of the inputs in a second"
     assert "no device" in lines[0]
     assert any(line.startswith("  GPU (ONNX)") and line.endswith("[1]") for line in lines)
-    assert "Inputs in a second" in lines
+    assert "Inputs per second" in lines
 
 
 def test_a_row_with_wrong_outputs_is_no_base() -> None:
@@ -100,9 +100,9 @@ def test_a_row_with_wrong_outputs_is_no_base() -> None:
 def test_inferences_per_watt_say_who_read_the_energy_and_that_sources_do_not_compare() -> None:
     one = cell(per_watt=3.0, joules=1 / 3, energy_source="rapl package")
     other = cell(device="lab", per_watt=2.0, joules=0.5, energy_source="csv wall")
-    assert any("second and watt (rapl package)" in line for line in drawn([one]))
+    assert any("second per watt (rapl package)" in line for line in drawn([one]))
     both = " ".join(drawn([one, other]))
-    assert "by csv wall, rapl package: compare only those of one source" in both
+    assert "by csv wall, rapl package: compare only values of one source" in both
 
 
 def test_runtimes_that_call_a_models_inputs_otherwise_stand_together() -> None:

@@ -71,8 +71,8 @@ def test_a_device_is_shown_with_how_often_its_intervals_hold() -> None:
         ),  # another key claims this device id, so the intervals are not this device's
     }
     assert coverage_lines([known, new, few], held) == [
-        "known: 47 of 50 intervals hold the median of its other sittings (94 %); 2 % longer at both ends, 95 % do",
-        "the target is 95 %: if fewer do, measure in several sittings",
+        "known: 47 of 50 intervals hold the median of its other sittings (94 %); extended by 2 % at both ends, 95 % do",
+        "the target is 95 %; if fewer hold, measure in several sittings",
     ]
     assert coverage_lines([new, few], held) == []
     for shown in (device_info(known, held), fleet_device(known, {}, {}, held)):
@@ -86,7 +86,7 @@ def test_a_device_is_shown_with_how_often_its_intervals_hold() -> None:
 def test_workers_that_share_a_device_are_shown_as_measured_once() -> None:
     items = [seen("a", "d-one"), seen("b", "d-one"), seen("c", "d-two")]
     assert peer_remarks(items) == [
-        "2 workers share the device d-one: spread: device measures it once, spread: worker on each of them"
+        "2 workers share the device d-one: spread: device measures on one of them, spread: worker on each"
     ]
     assert peer_remarks(items[1:]) == []
 

@@ -57,7 +57,7 @@ def test_tasks_that_failed_in_turn_for_one_reason_are_one_line() -> None:
     rows = [row(1, "a"), row(2), row(3, "a"), row(4, "a"), row(6, "a"), row(7, "b")]
     assert failure_lines(rows) == [
         "c-1/1 failed: a",
-        "c-1/3-4, 6 failed: for the same reason",
+        "c-1/3-4, 6 failed for the same reason",
         "c-1/7 failed: b",
     ]
 
@@ -73,15 +73,15 @@ def test_a_sustained_run_is_told_in_a_line() -> None:
             "sustain_s": 600.0,
             "burst_ms": 5.02,
             "steady_ms": 5.62,
-            "sustained": "12 % slower from 95 s on; as quick again after 15 s of rest",
+            "sustained": "12 % slower from 95 s on; as fast as at first after 15 s of rest",
             "steady_j": 0.3104,
             "energy_source": "rapl package",
         }
     )
     (line,) = (line for line in shown([lasting], terminal=False) if "sustained" in line)
     assert line == (
-        "1 sustained for 10 min: 5.02 ms at first, 5.62 ms in the end; 12 % slower from 95 s on; "
-        "as quick again after 15 s of rest; 0.31 J each (rapl package)"
+        "1 sustained for 10 min: 5.02 ms at first, 5.62 ms at the end; 12 % slower from 95 s on; "
+        "as fast as at first after 15 s of rest; 0.31 J per inference (rapl package)"
     )
 
 
@@ -162,7 +162,7 @@ def test_on_a_narrow_terminal_lesser_columns_give_way_to_what_tells_rows_apart(
     out = io.StringIO()
     show_results(rows, Console(file=out, force_terminal=True, color_system=None, width=width))
     assert all(row.file_name in out.getvalue() for row in rows)
-    assert f"{left_out}: in a wider terminal, or with --csv FILE" in out.getvalue()
+    assert f"{left_out}: shown in a wider terminal, or with --csv FILE" in out.getvalue()
 
 
 def test_of_names_that_have_no_room_the_middle_is_left_out() -> None:

@@ -14,6 +14,6 @@ def test_a_table_says_it_at_its_top() -> None:
     console = Console(file=io.StringIO(), width=100)
     show_results([row("own"), row("stranger")], console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text.startswith("1 of 2 rows is of strangers")
+    assert text.startswith("1 of 2 rows is from strangers")
     assert "Trust" in text
     assert "stranger" in text

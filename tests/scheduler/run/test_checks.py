@@ -41,7 +41,7 @@ async def test_a_small_record_of_a_trusted_device_is_checked_at_once() -> None:
     aside = Aside()
     checked = await RecordChecks(aside).check(effect())
     assert str(checked.record.outcome) == "complete"
-    with pytest.raises(RemoteProtocolError, match="another task_sha256"):
+    with pytest.raises(RemoteProtocolError, match="the task_sha256 in the record of"):
         await RecordChecks(aside).check(replace(effect(), signed_task=b"another"))
     assert not aside.begun
 

@@ -157,7 +157,9 @@ def test_what_the_task_does_not_ask_for_is_counted_before_it_is_read(where: str)
 
 def test_more_launches_than_the_task_asks_for_are_refused_before_any_is_read() -> None:
     result, body = made({"timings": (Timing(samples=b"junk", warmup=b"junk", cpu_s=0, wall_s=0),) * 3})
-    with pytest.raises(RemoteProtocolError, match="3 launches that timed inferences, the task asks for 2"):
+    with pytest.raises(
+        RemoteProtocolError, match="3 launches that timed inferences, but the task asks for 2"
+    ):
         check(result, body, WORKER.peer_id, TASK, BODY)
 
 
@@ -237,7 +239,7 @@ def test_other_shapes_than_the_task_names_are_not_what_was_asked_for() -> None:
         ran = RunFacts(unit=UNIT, driver="onnx", runtime="r", shapes=shapes)
         verdict = not_as_asked(Record.model_validate({**GOOD, "ran": ran}), task)
         assert (verdict is None) is taken
-    assert verdict == (Reason.DOES_NOT_FIT, "x was asked for as 1×48×320, the worker ran another shape")
+    assert verdict == (Reason.DOES_NOT_FIT, "x was requested as 1×48×320, but the worker ran another shape")
 
 
 @pytest.mark.parametrize(
@@ -265,9 +267,7 @@ def test_launches_that_follow_at_once_are_not_those_that_were_to_be_spread(
     record = Record.model_validate({**GOOD, "ran": RunFacts(unit=UNIT, driver="onnx", runtime="r")})
     record = record.model_copy(update={"timings": timings})
     verdict = not_as_asked(record, TASK.model_copy(update={"measure": measure}))
-    why = (
-        "launches spread over 100 s were asked for, the worker made them sooner, or its version knows no gaps"
-    )
+    why = "launches spread over 100 s were requested, but the worker made them sooner, or its version does not support gaps"
     assert verdict == (None if taken else (Reason.DOES_NOT_FIT, why))
 
 
@@ -280,7 +280,7 @@ def test_a_record_that_another_key_signed_is_refused() -> None:
 def test_another_unit_is_a_failure_only_where_something_was_measured() -> None:
     other = RunFacts(unit="GPU (CUDA)", driver="onnx", runtime="r")
     verdict = not_as_asked(Record.model_validate({**GOOD, "ran": other}), TASK)
-    assert verdict == (Reason.WRONG_UNIT, f"{UNIT} was asked for, GPU (CUDA) ran the model")
+    assert verdict == (Reason.WRONG_UNIT, f"{UNIT} was requested, but GPU (CUDA) ran the model")
     assert not_as_asked(Record.model_validate(GOOD), TASK) is None
     failed = Record.model_validate(
         {**GOOD, "outcome": RunOutcome.FAILED, "reason": Reason.CRASHED, "ran": other}
@@ -332,12 +332,12 @@ def test_a_run_on_more_threads_than_were_asked_for_is_none_of_what_was_asked_for
     if threads <= 2:  # a device with fewer cores uses fewer threads, and its row says so
         assert check(result, body, WORKER.peer_id, task, request)[0].ran == ran
         return
-    with pytest.raises(RemoteProtocolError, match="ran on 3 threads, the task asks for 2"):
+    with pytest.raises(RemoteProtocolError, match="is of a run on 3 threads, but the task asks for 2"):
         check(result, body, WORKER.peer_id, task, request)
 
 
 def test_an_input_has_no_size_below_nothing() -> None:
     ran = RunFacts(unit=UNIT, driver="onnx", runtime="r", shapes={"x": (1, -3)})
     result, body = made({"ran": ran})
-    with pytest.raises(RemoteProtocolError, match="an input of a size below 0"):
+    with pytest.raises(RemoteProtocolError, match="an input with a negative size"):
         check(result, body, WORKER.peer_id, TASK, BODY)

@@ -182,7 +182,7 @@ async def test_a_metric_that_was_mended_scores_the_stored_answers_and_alters_not
     install("raise ValueError('there is no licence')", version="1.4")
     with Scorer() as scorer:
         (first, _) = list(rescore(world.store, "c-one", scorer))
-    assert first.words == "task 1: as before: metric 'mine': there is no licence"
+    assert first.words == "task 1: unchanged: metric 'mine': there is no licence"
     assert {row.scores for row in rows(world)} == {"accuracy=0.5; mine=0.5"}
 
 

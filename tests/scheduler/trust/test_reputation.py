@@ -81,7 +81,7 @@ def test_among_strangers_those_with_confirmed_results_come_first_and_trusted_wor
 
 
 def test_what_was_learned_is_on_disk_and_in_the_book(home: Home) -> None:
-    learn(home, ANN, False, "c-1/1: launch 2 put out something else", 5.0)
+    learn(home, ANN, False, "c-1/1: launch 2 reported other outputs", 5.0)
     learn(home, BOB, True, "", 6.0)
     book = read_book(home, 7.0)
     assert (book.refuted, book.confirmed) == (frozenset({ANN}), {BOB: 1})

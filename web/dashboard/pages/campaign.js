@@ -177,7 +177,7 @@ export async function show(main, parts, { signal, query }) {
     rescore.hidden = !(campaign.examples.length && sums.succeeded);
     const parts = PARTS.filter(([name]) => sums[name]).map(([name, label]) => `${sums[name]} ${label}`);
     const strange = [...tasks.values()].filter((task) => task.trust === "stranger").length;
-    if (strange) parts.push(`${strange} on the word of strangers`);
+    if (strange) parts.push(`${strange} only claimed by strangers`);
     setText(counts, tasks.size ? `${count(tasks.size, "task")}: ${parts.join(", ")}` : campaign.ended ? "no tasks" : "waiting for devices");
     PARTS.forEach(([name], index) => {
       const grow = String(sums[name]);
@@ -238,7 +238,7 @@ export async function show(main, parts, { signal, query }) {
   async function deleteAll() {
     const yes = await confirm({
       title: "Delete this campaign?",
-      text: `${campaign.name}: its results, signed records and events go, here and on the devices that ran it. This cannot be undone.`,
+      text: `${campaign.name}: its results, signed records and events are deleted, here and on the devices that ran it. This cannot be undone.`,
       action: "Delete campaign",
       danger: true,
     });

@@ -15,7 +15,7 @@ export const title = "Compare";
 const AXES = {
   energy: ["Energy per inference", (cell) => cell.joules, (value) => `${digits(value * 1000, 3)} mJ`],
   memory: ["Memory while running", (cell) => cell.memory_mb, (value) => bytes(value * 1024 * 1024)],
-  load: ["Time to load", (cell) => cell.load_ms, time],
+  load: ["Load time", (cell) => cell.load_ms, time],
   size: ["Model size", (cell) => cell.model_bytes, bytes],
   quality: ["Quality", (cell) => cell.quality, (value) => digits(value, 3)],
   error: ["Difference from the reference", (cell) => cell.max_error, (value) => digits(value, 3)],
@@ -178,11 +178,11 @@ function matrixView({ cells, base, in_turns: turned }, query) {
     h("h2", {}, "Matrix"),
     h("label", { class: "tool" }, "Ratios to ", parameterSelect(query, "base", [["", "no base"], ...bases.map((name) => [name, name])], base)),
     plainTable("Matrix", ["Model", ...places], rows),
-    turned.length > 0 && [h("h3", {}, "Took turns"), h("ul", { class: "plain-list" }, turned.map(turnedLine))],
+    turned.length > 0 && [h("h3", {}, "Measured in turns"), h("ul", { class: "plain-list" }, turned.map(turnedLine))],
   );
 }
 
-const THAN = { FASTER: "than", SLOWER: "than", SAME: "as", AMBIGUOUS: "beside" };
+const THAN = { FASTER: "than", SLOWER: "than", SAME: "as", AMBIGUOUS: "against" };
 
 // "net int8 × CPU (ONNX) × mini: FASTER than net fp32, ratio 0.81 (0.79 – 0.83) over 3 sittings"
 function turnedLine(pair) {

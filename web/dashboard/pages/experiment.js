@@ -91,7 +91,7 @@ export async function show(main, name, signal) {
   async function deleteIt() {
     const yes = await confirm({
       title: "Delete this experiment?",
-      text: `${one.name}: its ${count(one.latest, "version")}, schedule and history go. Its campaigns and their results stay. This cannot be undone.`,
+      text: `${one.name}: its ${count(one.latest, "version")}, schedule and history are deleted. Its campaigns and their results stay. This cannot be undone.`,
       action: "Delete experiment",
       danger: true,
     });

@@ -136,9 +136,9 @@ function legend() {
     "p",
     { class: "small quiet lead" },
     h("strong", {}, "Work"),
-    ": while a device runs a task of this home, also what its sensors show, of the whole device. — is what it has no sensor for. ",
+    ": while a device runs a task of this home, also the readings of its sensors, for the whole device. — marks a missing sensor. ",
     h("strong", {}, "Coverage"),
-    ": how often the 95 % intervals of a device's results hold, by its own sittings. Results of the same measurement at least ten minutes apart are sittings; of each it is counted whether its interval holds the median of the others. The target is 95 %. If fewer do, one sitting says too little: ask for ",
+    ": how often the 95 % intervals of a device's results hold, by its own sittings. Results of the same measurement at least ten minutes apart are sittings; coverage counts those whose interval holds the median of the others. The target is 95 %. If fewer hold, one sitting says too little: use ",
     h("code", {}, "sittings: 3"),
     ". Empty: fewer than 5 sittings.",
   );
