@@ -151,7 +151,7 @@ async def serving(
 
     from scheduler.experiments.schedule import Schedules
     from scheduler.preview.look import check_devices
-    from swarm.download.urls import FOR_OTHERS, FOR_OWNER
+    from swarm.download.urls import OTHERS_URL_REACH, OWNER_URL_REACH
     from web.app import make_app
     from web.http.context import ApiContext
     from web.http.middleware import AccessRules
@@ -170,7 +170,7 @@ async def serving(
         gates=gates,
         start_scheduler=lambda: keeper(ctx, gates())(),
         allow_paths=options.allow_paths,
-        reach=FOR_OWNER if options.allow_paths else FOR_OTHERS,
+        reach=OWNER_URL_REACH if options.allow_paths else OTHERS_URL_REACH,
         send_action=send_action(home, gates),
     )
     rules = AccessRules(

@@ -73,7 +73,7 @@ def chains(folder: Path, suffix: str, contents: Mapping[int, Callable[[], bytes]
 
 
 @dataclass(frozen=True)
-class Beside:
+class BiasBenchmark:
     """A driver, and the methods measured beside it."""
 
     driver: str

@@ -63,7 +63,7 @@ from node.run.local import LocalDevice
 from protocol.values.attempt import TaskState
 from protocol.values.record import read_record, record_body
 from protocol.values.task import read_task, task_body
-from results.analysis.sittings import HeldIntervals, SittingFigure, figure_of, held_intervals
+from results.analysis.sittings import IntervalCoverage, SittingFigure, figure_of, held_intervals
 from results.row.make import make_row
 from results.row.row import Row
 from results.row.verdicts import RowVerdict
@@ -281,7 +281,7 @@ def report_margin(quiet: Sequence[Window]) -> None:
     for each in earlier:
         if figure := figure_of(each.row, each.began_s):
             figures.setdefault(each.model, []).append(figure)
-    margin = sum(map(held_intervals, figures.values()), HeldIntervals()).margin
+    margin = sum(map(held_intervals, figures.values()), IntervalCoverage()).margin
     if margin is not None:
         clean = [each for each in later if not each.flagged]
         held = sum(each.holds(others(quiet, each, "quiet"), math.exp(margin)) for each in clean)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from beside import Beside, Pair, chains, pair
+from beside import BiasBenchmark, Pair, chains, pair
 
 from drivers.executorch.samples import chain
 from drivers.executorch.units import CPU, preloaded, runtime
@@ -55,4 +55,4 @@ if __name__ == "__main__":
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload([*preloaded()])
     others = {"plain": partial(plain, forks, False), "copied": partial(plain, forks, True)}
-    Beside("executorch", CPU, "executorch", make, others, warm=WARM).main(__doc__)
+    BiasBenchmark("executorch", CPU, "executorch", make, others, warm=WARM).main(__doc__)

@@ -29,7 +29,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 from models import chain, magika
 
 from drivers.contract.base import Limits, MeasureReport, WorkOrder
-from drivers.inputs.made import make
+from drivers.inputs.synthetic import make
 from drivers.launch.launch import Zygote, measure
 from drivers.native import library as native
 from drivers.native.ort_api import NUMBERS

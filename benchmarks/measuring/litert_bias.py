@@ -17,7 +17,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from beside import Beside, Pair, chains, plain
+from beside import BiasBenchmark, Pair, chains, plain
 
 from drivers.litert.samples import perceptron
 from drivers.litert.units import CPU, version
@@ -52,4 +52,4 @@ def make(folder: Path) -> list[Path]:
 
 if __name__ == "__main__":
     others = {"tool": tool, "plain": plain(PLAIN, WARM)}
-    Beside("litert", CPU, version(), make, others, warm=WARM).main(__doc__)
+    BiasBenchmark("litert", CPU, version(), make, others, warm=WARM).main(__doc__)

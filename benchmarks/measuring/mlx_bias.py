@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from beside import Beside, Pair, plain
+from beside import BiasBenchmark, Pair, plain
 
 from drivers.mlx.runtime import runtime, title
 from drivers.mlx.units import CPU
@@ -82,7 +82,7 @@ def make(folder: Path) -> list[Path]:
 
 if __name__ == "__main__":
     dims = {"prompt": TOKENS, "generate": TOKENS, "depth": TOKENS}
-    Beside(
+    BiasBenchmark(
         "mlx", CPU, title(runtime()), make, {"tool": tool, "plain": plain(PLAIN, WARM)}, runs=TOKENS, warm=WARM,
         more=lambda model: {"dims": dims},
     ).main(__doc__)  # fmt: skip

@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import onnxruntime
-from beside import Beside, Pair, chains, plain
+from beside import BiasBenchmark, Pair, chains, plain
 
 from drivers.onnx.plugins import usable
 from drivers.openvino.runtime import runtime
@@ -129,7 +129,9 @@ def given(model: Path) -> Mapping[str, str]:
 if __name__ == "__main__":
     if find_spec("openvino") is not None:
         others = {"tool": tool, "plain": plain(PLAIN, WARM)}
-        Beside("openvino", CPU, runtime().title, make, others, warm=WARM, more=given).main(__doc__)
+        BiasBenchmark("openvino", CPU, runtime().title, make, others, warm=WARM, more=given).main(__doc__)
     if "OpenVINOExecutionProvider" in usable(onnxruntime, ["OpenVINOExecutionProvider"], ()):
         through = {"plain": plain(THROUGH, WARM)}
-        Beside("onnx", "OpenVINO CPU (ONNX)", "through onnxruntime", make, through, warm=WARM).main(__doc__)
+        BiasBenchmark("onnx", "OpenVINO CPU (ONNX)", "through onnxruntime", make, through, warm=WARM).main(
+            __doc__
+        )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from beside import Beside, plain
+from beside import BiasBenchmark, plain
 
 from drivers.transformers.units import CPU
 
@@ -60,7 +60,7 @@ def make(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    Beside(
+    BiasBenchmark(
         "transformers", CPU, "transformers", make, {"plain": plain(PLAIN, WARM)}, runs=60, warm=WARM,
         more=lambda model: {"dims": MODELS[model.name]},
     ).main(__doc__)  # fmt: skip

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from node.capacity.allocations import (
-    HOLDS,
-    OCCUPIES,
+    DEVICE_OCCUPYING_STATES,
+    SLOT_HOLDING_STATES,
     KillCommand,
     OfferCommand,
     RunCommand,
@@ -178,9 +178,9 @@ class Race:
                     self.counts["warned"] += 1
         holds = occupies = 0
         for place in device.ledger.allocations():
-            holds += place.state in HOLDS
-            occupies += place.state in OCCUPIES
-            if place.state in HOLDS or place.state is LeaseState.QUEUED:
+            holds += place.state in SLOT_HOLDING_STATES
+            occupies += place.state in DEVICE_OCCUPYING_STATES
+            if place.state in SLOT_HOLDING_STATES or place.state is LeaseState.QUEUED:
                 assert place.deadline is not None, f"{place.lease} never ends"
         assert holds <= device.slots, f"{holds} leases on {device.slots} slots"
         assert occupies <= device.slots, f"{occupies} runs on {device.slots} slots"

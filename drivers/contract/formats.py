@@ -10,7 +10,7 @@ from typing import Final
 
 from drivers.contract.base import Unfit
 from protocol.formats.frameworks import FORMATS, WORKLOADS
-from protocol.formats.model_files import UNPICKLES, FormatError, ModelFormat, read_format
+from protocol.formats.model_files import PICKLE_FORMATS, FormatError, ModelFormat, read_format
 
 NO_PICKLE: Final = (
     "this is a {kind}: a Python pickle, which could run any program, so it is never opened; "
@@ -33,7 +33,7 @@ def broken_is_unfit() -> Iterator[None]:
 def check_format(path: Path) -> None:
     """Raise `Unfit` for a file or folder that none of our drivers can open, judged by its bytes, or else by its suffix."""
     kind = read_format(path)
-    if kind in UNPICKLES:
+    if kind in PICKLE_FORMATS:
         raise Unfit(NO_PICKLE.format(kind=kind))
     if kind is ModelFormat.FOLDER:
         if not any(path.glob("*.onnx")):

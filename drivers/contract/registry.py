@@ -21,7 +21,7 @@ NO_DRIVER: Final = ""
 OWNED: Final = frozenset({"api"})
 """Drivers that need a setting by the device's owner, such as a server's URL."""
 
-BREAKAGE: Final = (
+BROKEN_DRIVER_ERRORS: Final = (
     *(ImportError, AttributeError, NameError, SyntaxError),
     *(TypeError, ValueError, LookupError, OSError, RuntimeError),
 )
@@ -60,7 +60,7 @@ def make(point: EntryPoint) -> Driver:
     """Import and instantiate the driver of an entry point. Raises `Unfit` if it is broken."""
     try:
         driver = point.load()()
-    except BREAKAGE as why:
+    except BROKEN_DRIVER_ERRORS as why:
         raise Unfit(
             f"driver {point.name!r} ({point.value}) does not load: {type(why).__name__}: {why}"
         ) from why

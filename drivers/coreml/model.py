@@ -14,11 +14,11 @@ import numpy as np
 from drivers.contract import memory
 from drivers.contract.base import Unfit, WorkOrder
 from drivers.contract.formats import broken_is_unfit
-from drivers.contract.registry import BREAKAGE
+from drivers.contract.registry import BROKEN_DRIVER_ERRORS
 from drivers.coreml.spec import check_kind, images_of, inputs_of, refuse_custom
 from drivers.coreml.units import CPU, compute_unit, count_places, verdict
 from drivers.inputs.feeds import Shapes
-from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.local.model import ExecutionPlace, LocalModel, Prepared
 from drivers.measure.timing import TimedCalls
 from protocol.formats.model_files import read_format
 
@@ -77,9 +77,11 @@ class CoreMLModel(LocalModel):
             was_reset,
         )
 
-    def ran_on(self, prepared: Prepared) -> RanOn:
+    def ran_on(self, prepared: Prepared) -> ExecutionPlace:
         unit = self.order.unit
-        return RanOn(unit, (self._unit.name,), (verdict(unit, plan_of(self._ct, self._model, unit)),))
+        return ExecutionPlace(
+            unit, (self._unit.name,), (verdict(unit, plan_of(self._ct, self._model, unit)),)
+        )
 
     def notes(self, prepared: Prepared) -> list[str]:
         notes = ["each load includes CoreML's compilation"]
@@ -107,7 +109,7 @@ def plan_of(ct: Any, model: Any, unit: str) -> Counter[str]:
         if structure.neuralnetwork is not None:
             layers = structure.neuralnetwork.layers
             return count_places(map(plan.get_compute_device_usage_for_neuralnetwork_layer, layers))
-    except BREAKAGE:
+    except BROKEN_DRIVER_ERRORS:
         return Counter()
     return Counter()
 
@@ -135,9 +137,9 @@ def translated(call: Callable[[], Any]) -> Any:
 def broken() -> tuple[type[Exception], ...]:
     """Exceptions that coremltools, its parser and Objective-C raise for an unsuitable model."""
     try:
-        return (*BREAKAGE, importlib.import_module("google.protobuf.message").DecodeError)
+        return (*BROKEN_DRIVER_ERRORS, importlib.import_module("google.protobuf.message").DecodeError)
     except ImportError:
-        return BREAKAGE
+        return BROKEN_DRIVER_ERRORS
 
 
 def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from drivers.contract.base import MIB, Unfit
 from drivers.contract.formats import read_json
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 from protocol.formats.model_files import ModelFormat
 
 ARRAYS: Final = {65568: "float", 65600: "double", 65552: "float16", 131104: "int32", 131080: "int8"}
-"""`ArrayFeatureType.ArrayDataType` → element types as `drivers.inputs.made` calls them."""
+"""`ArrayFeatureType.ArrayDataType` → element types as `drivers.inputs.synthetic` calls them."""
 CHANNELS: Final = {10: 1, 20: 3, 30: 3, 40: 1}
 """`ImageFeatureType.ColorSpace` → channels: grayscale, RGB, BGR, 16-bit grayscale."""
 SCALARS: Final = {"int64Type": "int64", "doubleType": "double"}

@@ -35,7 +35,7 @@ class ExecuTorchDriver(LocalDriver):
         """The CPU, if a tiny program has just run on it."""
         if self._given is None and find_spec(PACKAGE) is None:  # no units, and no error
             return ()
-        from drivers.contract.registry import BREAKAGE
+        from drivers.contract.registry import BROKEN_DRIVER_ERRORS
         from drivers.executorch.samples import double
         from drivers.executorch.units import KERNELS, XNNPACK, has_xnnpack
 
@@ -46,7 +46,7 @@ class ExecuTorchDriver(LocalDriver):
             (made,) = program.load_method("forward").call([found.torch.full((1, 1), 21.0)])
             doubled = float(made)
             detail = ", ".join([*([XNNPACK] if has_xnnpack(found.lib) else []), KERNELS])
-        except BREAKAGE:
+        except BROKEN_DRIVER_ERRORS:
             return ()
         return (UnitInfo(CPU, self.name, found.title, detail),) if doubled == 42 else ()
 

@@ -18,12 +18,12 @@ from drivers.contract import memory
 from drivers.contract.base import MAX_OPERATORS, OperatorReport, OutOfMemory, Unfit, WorkOrder
 from drivers.contract.formats import broken_is_unfit
 from drivers.contract.hardware import threads_notes
-from drivers.contract.registry import BREAKAGE
+from drivers.contract.registry import BROKEN_DRIVER_ERRORS
 from drivers.executorch.program import XNNPACK_ID, ProgramTensor, read_program
 from drivers.executorch.sizes import inputs_for, larger, sizes_note
 from drivers.executorch.units import KERNELS, XNNPACK, ExecuTorchRuntime, check_parts, check_unit, set_threads
 from drivers.inputs.feeds import Shapes, make_feeds
-from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.local.model import ExecutionPlace, LocalModel, Prepared
 from drivers.measure.check import check
 from drivers.measure.timing import TimedCalls
 from protocol.formats.model_files import ModelFormat, read_format
@@ -122,7 +122,7 @@ class ExecuTorchModel(LocalModel):
                 for name, value in zip(self._plan.outputs, made, strict=True)
             }
 
-    def ran_on(self, prepared: Prepared) -> RanOn:
+    def ran_on(self, prepared: Prepared) -> ExecutionPlace:
         plan = self._plan
         counts = Counter({(op, KERNELS): count for op, count in plan.kernels.items()})
         counts.update({(op, XNNPACK): count for op, count in plan.delegated.items()})
@@ -134,7 +134,7 @@ class ExecuTorchModel(LocalModel):
         )
         providers = [name for name, ops in ((XNNPACK, plan.parts), (KERNELS, plan.kernels)) if ops]
         note = f"parts of the program on {XNNPACK}: {plan.parts.total()}; operators on {KERNELS}: {plan.kernels.total()}"
-        return RanOn(self.order.unit, tuple(providers or [KERNELS]), (note,), operators)
+        return ExecutionPlace(self.order.unit, tuple(providers or [KERNELS]), (note,), operators)
 
     def notes(self, prepared: Prepared) -> list[str]:
         notes = [*threads_notes(self.order.threads)]
@@ -177,7 +177,7 @@ class ExecuTorchModel(LocalModel):
 
 
 def to_tensor(torch: Any, values: Any, one: ProgramTensor) -> Any:
-    """A tensor with the input's order of axes in memory. `values`: as `drivers.inputs.made` carries them."""
+    """A tensor with the input's order of axes in memory. `values`: as `drivers.inputs.synthetic` carries them."""
     order = one.order or tuple(range(values.ndim))
     tensor = torch.from_numpy(np.array(values.transpose(order), order="C"))
     if one.dtype == "bfloat16":
@@ -197,7 +197,7 @@ def translated() -> Iterator[None]:
     """Turn ExecuTorch's errors into errors of the contract."""
     try:
         yield
-    except BREAKAGE as why:
+    except BROKEN_DRIVER_ERRORS as why:
         code = error_code(str(why))
         kind = OutOfMemory if code in MEMORY else Unfit
         raise kind(explain_error(str(why), code)) from why

@@ -35,7 +35,7 @@ DTYPES: Final[Mapping[int, str]] = {
     28: "uint32",
     29: "uint64",
 }
-"""`ScalarType` → element types as `drivers.inputs.made` calls them."""
+"""`ScalarType` → element types as `drivers.inputs.synthetic` calls them."""
 STATIC, BOUNDED, UNBOUNDED = range(3)
 """`TensorShapeDynamism`."""
 NULL, INT, BOOL, DOUBLE, TENSOR, STRING = range(1, 7)

@@ -27,7 +27,7 @@ ELEMENT: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class MadeValue:
+class SampleValue:
     """A tensor of float32."""
 
     sizes: tuple[int, ...]
@@ -40,7 +40,7 @@ class MadeValue:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeCall:
+class SampleCall:
     """A call with `args`, the numbers of its values. `backend`: the backend that runs the called part; empty: it calls an operator."""
 
     args: tuple[int, ...]
@@ -50,8 +50,8 @@ class MadeCall:
 
 
 def write(
-    values: Sequence[MadeValue],
-    calls: Sequence[MadeCall],
+    values: Sequence[SampleValue],
+    calls: Sequence[SampleCall],
     inputs: Sequence[int],
     outputs: Sequence[int],
     method: str = "forward",
@@ -86,8 +86,8 @@ class _Tables(FlatWriter):
 
     def plan(
         self,
-        values: Sequence[MadeValue],
-        calls: Sequence[MadeCall],
+        values: Sequence[SampleValue],
+        calls: Sequence[SampleCall],
         inputs: Sequence[int],
         outputs: Sequence[int],
         method: str,
@@ -119,7 +119,7 @@ class _Tables(FlatWriter):
         ]
         return self.table(*fields)
 
-    def value(self, one: MadeValue, buffer: int, offset: int) -> int:
+    def value(self, one: SampleValue, buffer: int, offset: int) -> int:
         sizes = self.numbers("i", one.sizes)
         order = self.numbers("B", range(len(one.sizes)))
         fields = [(0, "b", one.type), (2, "o", sizes), (3, "o", order), (8, "b", one.dynamism)]
@@ -157,16 +157,16 @@ def _tree(keywords: Sequence[str]) -> str:
 def chain(width: int, layers: int) -> bytes:
     """`layers` square products of this width; the weights are small and vary."""
     weights = small_weights(width * width, width)
-    values = [MadeValue((1, width))]
+    values = [SampleValue((1, width))]
     calls = []
     for _ in range(layers):
         at = len(values)
-        values += [MadeValue((width, width), weights), MadeValue((1, width))]
-        calls.append(MadeCall((at - 1, at, at + 1, at + 1)))
+        values += [SampleValue((width, width), weights), SampleValue((1, width))]
+        calls.append(SampleCall((at - 1, at, at + 1, at + 1)))
     return write(values, calls, [0], [len(values) - 1])
 
 
 def double() -> bytes:
     """y = 2x."""
-    values = [MadeValue((1, 1)), MadeValue((1, 1), struct.pack("<f", 2.0)), MadeValue((1, 1))]
-    return write(values, [MadeCall((0, 1, 2, 2))], [0], [2])
+    values = [SampleValue((1, 1)), SampleValue((1, 1), struct.pack("<f", 2.0)), SampleValue((1, 1))]
+    return write(values, [SampleCall((0, 1, 2, 2))], [0], [2])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from drivers.contract.base import Unshaped, WorkOrder
 from drivers.executorch.program import BOUNDED, STATIC, UNBOUNDED, ProgramTensor
 from drivers.inputs.feeds import Shapes, shapes_of
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 from protocol.formats.shapes import show_shape
 
 

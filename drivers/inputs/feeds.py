@@ -11,7 +11,7 @@ import numpy as np
 
 from drivers.contract import steps
 from drivers.contract.base import Unfit, Unshaped, WorkOrder
-from drivers.inputs.made import DTYPES, Input, id_bounds, make
+from drivers.inputs.synthetic import DTYPES, Input, id_bounds, make
 from protocol.formats.shapes import GivenSizes, ShapeError, dim_keys, resolve, show_shape
 from protocol.formats.steps import PRE
 

@@ -57,7 +57,7 @@ from drivers.measure.idle_wait import IdleWait, IdleWaitReport
 from drivers.measure.metering import Metering
 from drivers.measure.meters import Window
 from drivers.measure.reader_process import interval_s
-from drivers.measure.stopping import BRIEF, IN_TURNS, NO_MODEL, LaunchPlanner, LaunchSpec, MeasureJob
+from drivers.measure.stopping import BRIEF_JOBS, IN_TURNS, NO_MODEL, LaunchPlanner, LaunchSpec, MeasureJob
 from drivers.measure.telemetry import Sampler, stretches_of, windows_of
 from drivers.native import library
 from drivers.sandbox.enter import Tier
@@ -362,7 +362,7 @@ class Launch:
             order,
             runs=max(1, launch.runs),
             window_s=launch.window_s,
-            brief=launch.job in BRIEF,
+            brief=launch.job in BRIEF_JOBS,
             check=order.check and full,
         )
         with self._lock:
@@ -474,7 +474,7 @@ class _OwnCpu:
         if not isinstance(event, MeasureReport) or event.host.others_share is None or not self._since_s:
             return event
         used, span = time.process_time() - self._used_s, time.monotonic() - self._since_s
-        share = host.without(event.host.others_share, used, span, os.cpu_count() or 1)
+        share = host.subtract_own_share(event.host.others_share, used, span, os.cpu_count() or 1)
         return replace(event, host=replace(event.host, others_share=share))
 
 

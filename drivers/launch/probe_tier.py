@@ -86,7 +86,7 @@ def find_open(tier: Tier) -> tuple[str, ...]:
         Path(folder, "model").write_bytes(b"model")
         Path(folder, NEIGHBOUR).write_bytes(b"neighbour")
         dims = {"port": listening.getsockname()[1], "pid": os.getpid(), "size": 2 * LIMITS.output_bytes}
-        dims["root"] = int(sys.platform == "linux" and linux.becomes_nobody())
+        dims["root"] = int(sys.platform == "linux" and linux.drops_root())
         order = WorkOrder(str(Path(folder).resolve() / "model"), UNIT, 1, 1, dims=dims)
         process = ZygoteProcess(PROBE, False, True, tier)
         try:

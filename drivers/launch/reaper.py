@@ -34,7 +34,7 @@ def sandbox_for(order_bytes: bytes, driver: Driver | None, tier: Tier) -> Sandbo
     order, limits, name, simulate, _ = frames.unpack_order(packed)
     if not order.model or tier is Tier.NONE:
         return None
-    with suppress(Unfit, *registry.BREAKAGE):  # the worker reports a driver that does not load
+    with suppress(Unfit, *registry.BROKEN_DRIVER_ERRORS):  # the worker reports a driver that does not load
         driver = driver or registry.load(name, simulate)
     if driver is not None and looks_outside(driver):
         return None

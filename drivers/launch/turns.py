@@ -125,7 +125,7 @@ def take_turns(
 def _others_share(measured: MeasureReport, others: Sequence[TurnPlayer]) -> float | None:
     """Others' share of the processors, without what the other children used: each child reports its own use in the same window."""
     used_s = sum(player.only(MeasureReport).cpu_s for player in others)
-    return host.without(measured.host.others_share, used_s, measured.wall_s, os.cpu_count() or 1)
+    return host.subtract_own_share(measured.host.others_share, used_s, measured.wall_s, os.cpu_count() or 1)
 
 
 class TurnPlayer:

@@ -220,7 +220,7 @@ def preload_driver(name: str, simulate: bool) -> Driver | None:
         driver = registry.load(name, simulate)
         for module in driver.preload():
             importlib.import_module(module)
-    except (Unfit, *registry.BREAKAGE) as why:
+    except (Unfit, *registry.BROKEN_DRIVER_ERRORS) as why:
         print(f"preload: {why}", file=sys.stderr)  # noqa: T201
         return None
     return driver

@@ -36,7 +36,7 @@ class LiteRtDriver(LocalDriver):
         """The CPU, if a tiny model has just run on it."""
         if self._given is None and find_spec(MODULE) is None:  # no units, and no error
             return ()
-        from drivers.contract.registry import BREAKAGE
+        from drivers.contract.registry import BROKEN_DRIVER_ERRORS
         from drivers.litert.samples import double
 
         try:
@@ -45,7 +45,7 @@ class LiteRtDriver(LocalDriver):
             interpreter.set_tensor(0, _array(21.0))
             interpreter.invoke()
             doubled = float(interpreter.get_tensor(interpreter.get_output_details()[0]["index"])[0, 0])
-        except BREAKAGE:
+        except BROKEN_DRIVER_ERRORS:
             return ()
         return (UnitInfo(CPU, self.name, version(), XNNPACK),) if doubled == 42 else ()
 

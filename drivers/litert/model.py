@@ -16,13 +16,13 @@ from drivers.contract import memory
 from drivers.contract.base import Unfit, WorkOrder
 from drivers.contract.formats import broken_is_unfit
 from drivers.contract.hardware import threads_notes
-from drivers.contract.registry import BREAKAGE
+from drivers.contract.registry import BROKEN_DRIVER_ERRORS
 from drivers.inputs.feeds import Shapes, blame_sizes, shapes_of
 from drivers.litert.placement import Placement, place, read_nodes
 from drivers.litert.tensors import TensorPort, read_ports
 from drivers.litert.units import check_unit, version
 from drivers.local.examples import shapes_in
-from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.local.model import ExecutionPlace, LocalModel, Prepared
 from drivers.measure.timing import TimedCalls
 from protocol.formats.model_files import ModelFormat, read_format
 
@@ -160,9 +160,9 @@ class LiteRtModel(LocalModel):
             interpreter.invoke()
         return self._read(interpreter)
 
-    def ran_on(self, prepared: Prepared) -> RanOn:
+    def ran_on(self, prepared: Prepared) -> ExecutionPlace:
         placement = self._placement
-        return RanOn(self.order.unit, placement.providers, (placement.note(),), placement.reports())
+        return ExecutionPlace(self.order.unit, placement.providers, (placement.note(),), placement.reports())
 
     def notes(self, prepared: Prepared) -> list[str]:
         notes = [*threads_notes(self.order.threads)]
@@ -189,7 +189,7 @@ def translated() -> Iterator[None]:
     """Turn LiteRT's errors into `Unfit`, with advice if there is any."""
     try:
         yield
-    except BREAKAGE as why:
+    except BROKEN_DRIVER_ERRORS as why:
         raise Unfit(explain(str(why))) from why
 
 

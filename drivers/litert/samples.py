@@ -22,7 +22,7 @@ CUSTOM: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class MadeTensor:
+class SampleTensor:
     name: str
     shape: tuple[int, ...]
     data: bytes = b""
@@ -35,7 +35,7 @@ class MadeTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeOperator:
+class SampleOperator:
     """`inputs` and `outputs` are numbers of tensors."""
 
     inputs: tuple[int, ...]
@@ -47,8 +47,8 @@ class MadeOperator:
 
 
 def write(
-    tensors: Sequence[MadeTensor],
-    operators: Sequence[MadeOperator],
+    tensors: Sequence[SampleTensor],
+    operators: Sequence[SampleOperator],
     inputs: Sequence[int],
     outputs: Sequence[int],
     signed: bool = False,
@@ -81,7 +81,7 @@ def write(
 class _Tables(FlatWriter):
     """LiteRT's tables."""
 
-    def tensor(self, one: MadeTensor, buffer: int) -> int:
+    def tensor(self, one: SampleTensor, buffer: int) -> int:
         name = self.text(one.name)
         fields = [
             (0, "o", self.numbers("i", one.shape)),
@@ -97,12 +97,12 @@ class _Tables(FlatWriter):
             fields.append((7, "o", self.numbers("i", one.signature)))
         return self.table(*fields)
 
-    def operator(self, one: MadeOperator, code: int) -> int:
+    def operator(self, one: SampleOperator, code: int) -> int:
         sides = [(1, "o", self.numbers("i", one.inputs)), (2, "o", self.numbers("i", one.outputs))]
         options = [(3, "b", one.options), (4, "o", self.table())] if one.options else []
         return self.table((0, "I", code), *sides, *options)
 
-    def code(self, one: MadeOperator) -> int:
+    def code(self, one: SampleOperator) -> int:
         named = [(1, "o", self.text(one.custom))] if one.custom else []
         code = CUSTOM if one.custom else one.code
         return self.table((0, "b", code), *named, (2, "i", 1), (3, "i", code))
@@ -115,21 +115,21 @@ def perceptron(width: int, layers: int) -> bytes:
     """`layers` square products of this width; the weights are small and vary."""
     shape = (width, width)
     weights = small_weights(width * width, width)
-    tensors = [MadeTensor("x", (1, width))]
+    tensors = [SampleTensor("x", (1, width))]
     operators = []
     for number in range(layers):
         at = len(tensors)
         name = "y" if number == layers - 1 else f"h{number}"
-        tensors += [MadeTensor(f"w{number}", shape, weights), MadeTensor(name, (1, width))]
-        operators.append(MadeOperator((0 if number == 0 else at - 1, at, -1), (at + 1,)))
+        tensors += [SampleTensor(f"w{number}", shape, weights), SampleTensor(name, (1, width))]
+        operators.append(SampleOperator((0 if number == 0 else at - 1, at, -1), (at + 1,)))
     return write(tensors, operators, [0], [len(tensors) - 1])
 
 
 def double() -> bytes:
     """y = 2x."""
     tensors = [
-        MadeTensor("x", (1, 1)),
-        MadeTensor("w", (1, 1), struct.pack("<f", 2.0)),
-        MadeTensor("y", (1, 1)),
+        SampleTensor("x", (1, 1)),
+        SampleTensor("w", (1, 1), struct.pack("<f", 2.0)),
+        SampleTensor("y", (1, 1)),
     ]
-    return write(tensors, [MadeOperator((0, 1, -1), (2,))], [0], [2])
+    return write(tensors, [SampleOperator((0, 1, -1), (2,))], [0], [2])

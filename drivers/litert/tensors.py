@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from drivers.contract.base import Unfit
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 
 Details = Mapping[str, Any]
 """Details of one tensor: name, index, shape, shape_signature, dtype, quantization."""
@@ -26,7 +26,7 @@ DTYPES: Final[Mapping[str, str]] = {
         for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
     },
 }
-"""Element types by numpy's name → as `drivers.inputs.made` calls them."""
+"""Element types by numpy's name → as `drivers.inputs.synthetic` calls them."""
 STEPS: Final = frozenset({"int8", "uint8", "int16"})
 """Types whose values are steps of a scale, if the tensor has a scale."""
 

@@ -18,8 +18,8 @@ from drivers.inputs.feeds import Shapes, find_runnable, make_feeds, shapes_of
 from drivers.llamacpp.library import LOG, ggml, runtime, version
 from drivers.llamacpp.session import LlamaPlace, Session
 from drivers.llamacpp.units import CPU, check_unit, first_gpu, show_only, verify_offload
-from drivers.local.greedy import answer, room_of
-from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.local.greedy import answer, context_for_answer
+from drivers.local.model import ExecutionPlace, LocalModel, Prepared
 from drivers.local.tokens import (
     DEPTH,
     GENERATE,
@@ -27,8 +27,8 @@ from drivers.local.tokens import (
     PromptTimes,
     TokenLoop,
     bench_words,
+    context_for_shapes,
     inputs_of,
-    room_for,
     sized,
     token_figures,
 )
@@ -60,7 +60,7 @@ class LlamaModel(LocalModel):
         super().__init__(order, version(lib))
         self._sized = sized(order)
         self._shapes = shapes_of(self._sized, inputs_of(1))
-        self._room = room_for(self._shapes, CHECKED + 1)
+        self._room = context_for_shapes(self._shapes, CHECKED + 1)
         self._measured: MeasureReport | None = None
         self._prompts: PromptTimes | None = None
         self._said: tuple[str, ...] = ()
@@ -142,11 +142,11 @@ class LlamaModel(LocalModel):
         session, most = self._session, len(self._fed[GENERATE])
         words = session.words()
         prompt = words.prompt(text)
-        session.open(room_of(prompt, most, session.trained_length))
+        session.open(context_for_answer(prompt, most, session.trained_length))
         return answer(session, words, prompt, most)
 
-    def ran_on(self, prepared: Prepared) -> RanOn:
-        return RanOn(self.order.unit, ("cpu" if self._gpu is None else self._gpu.shown,))
+    def ran_on(self, prepared: Prepared) -> ExecutionPlace:
+        return ExecutionPlace(self.order.unit, ("cpu" if self._gpu is None else self._gpu.shown,))
 
     def notes(self, prepared: Prepared) -> list[str]:
         prompts, tokens = bench_words(prepared.shapes)

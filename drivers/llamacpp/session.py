@@ -14,7 +14,7 @@ import numpy as np
 
 from drivers.contract.base import Crashed, Unfit, Unshaped
 from drivers.llamacpp.library import LlamaLog
-from drivers.llamacpp.words import GgufWords
+from drivers.llamacpp.tokenizer import GgufTokenizer
 
 BATCH: Final = 2048
 PIECE: Final = 512
@@ -171,9 +171,9 @@ class Session:
             self.decode(self._prefix)
         self._whole = True
 
-    def words(self) -> GgufWords:
+    def words(self) -> GgufTokenizer:
         """The file's tokenizer. Raises `Unfit`."""
-        return GgufWords(self._lib, self._model)
+        return GgufTokenizer(self._lib, self._model)
 
     def close(self) -> None:
         self._close_context()

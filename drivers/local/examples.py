@@ -10,7 +10,7 @@ import numpy as np
 
 from drivers.contract.answers import read_examples, report_answers, text_of
 from drivers.contract.base import AnswersReport, DriverError, ProgressReport, Unfit
-from drivers.inputs.made import DTYPES, Input
+from drivers.inputs.synthetic import DTYPES, Input
 from protocol.formats.examples import (
     MAX_ANSWER_BYTES,
     MIB,

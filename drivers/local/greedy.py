@@ -12,7 +12,7 @@ from drivers.contract.base import Unfit
 from drivers.local.tokens import GENERATE, Tokens, TokenSession
 
 
-class Words(Protocol):
+class ModelTokenizer(Protocol):
     """A model's own tokenizer."""
 
     def prompt(self, text: str) -> Tokens:
@@ -26,7 +26,7 @@ class Words(Protocol):
     def text(self, tokens: Sequence[int]) -> str: ...
 
 
-def room_of(prompt: Tokens, most: int, trained: int) -> int:
+def context_for_answer(prompt: Tokens, most: int, trained: int) -> int:
     """Tokens of context that the prompt and an answer of up to `most` tokens need. `trained`: the context that the model was trained for;
     0: unknown. Raises `Unfit`."""
     if not len(prompt):
@@ -40,7 +40,7 @@ def room_of(prompt: Tokens, most: int, trained: int) -> int:
     return room
 
 
-def answer(session: TokenSession, words: Words, prompt: Tokens, most: int) -> str:
+def answer(session: TokenSession, words: ModelTokenizer, prompt: Tokens, most: int) -> str:
     """The text of up to `most` tokens after the prompt."""
     session.fill(prompt[:0])
     session.decode(prompt)

@@ -15,8 +15,8 @@ from typing import Any, Final
 from drivers.contract import memory
 from drivers.contract.base import MeasureReport, ProgressReport, Unfit, WorkOrder
 from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
-from drivers.inputs.made import Input
-from drivers.local.greedy import Words, answer, room_of
+from drivers.inputs.synthetic import Input
+from drivers.local.greedy import ModelTokenizer, answer, context_for_answer
 from drivers.local.model import LocalModel, Prepared
 from drivers.local.tokens import (
     DEPTH,
@@ -27,8 +27,8 @@ from drivers.local.tokens import (
     Tokens,
     TokenSession,
     bench_words,
+    context_for_shapes,
     inputs_of,
-    room_for,
     token_figures,
 )
 
@@ -50,7 +50,7 @@ class LanguageRun:
     """Turns errors of the runtime into errors of the contract."""
     arrays: Callable[[Any, list[Any]], Mapping[str, Any]]
     """Makes `prompt_logits` and `token_logits` from the session's logits after a prompt and after each following token."""
-    open_words: Callable[[], Words]
+    open_words: Callable[[], ModelTokenizer]
     """Reads the model's own tokenizer. Raises `Unfit`."""
     trained: object
     """Tokens of the context that the model was trained for, according to its config."""
@@ -60,7 +60,7 @@ class LanguageRun:
     samples_ns: tuple[int, ...] = ()
     """Times of the generated tokens, once they are timed."""
     prompts: PromptTimes | None = None
-    words: Words | None = None
+    words: ModelTokenizer | None = None
 
     def prepare(self, begin: Callable[[], object], prove: Callable[[], object]) -> Prepared:
         """Prepare with shapes that run. `begin` is called before the model is first used, `prove` after its first token; both may raise
@@ -70,7 +70,7 @@ class LanguageRun:
     def _attempt(
         self, begin: Callable[[], object], prove: Callable[[], object], shapes: Shapes, bound: int
     ) -> Prepared:
-        room_for(shapes, 1)
+        context_for_shapes(shapes, 1)
         feeds, pre_ns = make_feeds(self.order, self.inputs, shapes, bound)
         self.fed, session = feeds, self.session
         was_reset = memory.reset_peak()
@@ -127,7 +127,7 @@ class LanguageRun:
         if self.words is None:
             self.words = self.open_words()
         prompt = self.words.prompt(text)
-        room_of(prompt, most, self.trained if isinstance(self.trained, int) else 0)
+        context_for_answer(prompt, most, self.trained if isinstance(self.trained, int) else 0)
         with self.errors():
             return answer(self.session, self.words, prompt, most)
 

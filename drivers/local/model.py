@@ -28,7 +28,7 @@ from drivers.contract.base import (
 )
 from drivers.contract.hardware import threads_for
 from drivers.inputs.feeds import Shapes, find_runnable, make_feeds, post_run
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 from drivers.local.driver import LocalDriver
 from drivers.local.examples import answer_examples, shapes_in
 from drivers.measure.check import DEPTH, make_report
@@ -42,7 +42,7 @@ MAX_NOTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class RanOn:
+class ExecutionPlace:
     unit: str
     providers: tuple[str, ...]
     """Providers, most important first."""
@@ -147,7 +147,7 @@ class LocalModel(ABC):
         raise Unfit(f"models on {self.order.unit} take tensors, and the example is a text")
 
     @abstractmethod
-    def ran_on(self, prepared: Prepared) -> RanOn:
+    def ran_on(self, prepared: Prepared) -> ExecutionPlace:
         """Where the model ran. Raises `WrongUnit` if no part of it ran on the unit."""
 
     @abstractmethod
@@ -230,7 +230,7 @@ def describe(
     driver: LocalDriver,
     model: LocalModel,
     prepared: Prepared,
-    ran_on: RanOn,
+    ran_on: ExecutionPlace,
     timing_notes: Sequence[str],
     changes: Sequence[str] = (),
 ) -> ModelDescription:

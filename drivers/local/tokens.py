@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from drivers.contract.base import Unshaped, WorkOrder
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 from drivers.measure.timing import timer_overhead_ns
 
 PROMPT, GENERATE, DEPTH = "prompt", "generate", "depth"
@@ -54,7 +54,7 @@ def inputs_of(vocabulary: int) -> tuple[Input, ...]:
     return tuple(Input(name, "int32", (name,), vocabulary) for name in DEFAULTS)
 
 
-def room_for(shapes: Mapping[str, tuple[int, ...]], least: int) -> int:
+def context_for_shapes(shapes: Mapping[str, tuple[int, ...]], least: int) -> int:
     """Tokens of the context that the shapes need. Raises `Unshaped`."""
     prompt, generate, depth = (shapes[name][0] for name in DEFAULTS)
     for name, size in ((PROMPT, prompt), (GENERATE, generate)):

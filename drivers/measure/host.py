@@ -105,7 +105,7 @@ def others_share(before: HostSample, after: HostSample, own_cpu_s: float) -> flo
     return _share(total - idle - own_cpu_s, total)
 
 
-def without(share: float | None, cpu_s: float, span_s: float, processors: int) -> float | None:
+def subtract_own_share(share: float | None, cpu_s: float, span_s: float, processors: int) -> float | None:
     """A share of all processors' time, minus `cpu_s` of our own."""
     if share is None or span_s <= 0 or processors < 1:
         return share

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from drivers.measure import host
-from drivers.measure.family import family_cpu_s
+from drivers.measure.process_tree import process_tree_cpu_s
 
 BUSY: Final = 0.05
 """The host is busy above this share of the processors' time used by others, or of the time in which something waits for a processor."""
@@ -53,7 +53,7 @@ class IdleWait:
         max_wait_s: float = 10.0,
         *,
         reader: host.HostReader | None = None,
-        own_cpu_s: Callable[[], float] = family_cpu_s,
+        own_cpu_s: Callable[[], float] = process_tree_cpu_s,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_wait_s = max_wait_s

@@ -16,7 +16,7 @@ from typing import Final
 
 from drivers.contract.base import Unfit, WorkOrder
 from protocol.formats.spread import FEWEST_LAUNCHES, MIN_SHARE, gap_s
-from protocol.formats.turns import HURRIED_S, UNHURRIED
+from protocol.formats.turns import EXTRA_LAUNCHES_S, MIN_COMPARISON_LAUNCHES
 
 WINDOW_S: Final = 0.05
 """The window of one launch that is measured by time."""
@@ -60,7 +60,7 @@ NO_MODEL: Final = frozenset({MeasureJob.UNITS, MeasureJob.SAMPLES})
 """Jobs that run no model: they run outside the sandbox, with a driver that is not preloaded."""
 IN_TURNS: Final = frozenset({MeasureJob.TURNS, MeasureJob.TURNS_REPEAT})
 """Jobs that wait for the token."""
-BRIEF: Final = frozenset({MeasureJob.REPEAT, MeasureJob.ROUNDS_REPEAT, MeasureJob.TURNS_REPEAT})
+BRIEF_JOBS: Final = frozenset({MeasureJob.REPEAT, MeasureJob.ROUNDS_REPEAT, MeasureJob.TURNS_REPEAT})
 """Jobs whose model another launch describes and checks."""
 
 
@@ -167,7 +167,9 @@ class LaunchPlanner:
         if self.served:
             return self._or(StopRule.DONE if made else None, LaunchSpec(job, self.order.runs))
         if self.order.beside:
-            budget_s = self.budget_s if made < UNHURRIED else min(self.budget_s, HURRIED_S)
+            budget_s = (
+                self.budget_s if made < MIN_COMPARISON_LAUNCHES else min(self.budget_s, EXTRA_LAUNCHES_S)
+            )
             late = StopRule.TIME if spent_s + self._longest_s > budget_s else None
             why = StopRule.ANSWERED if made and self.enough() else late if made else None
             full, brief = MeasureJob.ROUNDS, MeasureJob.ROUNDS_REPEAT

@@ -18,14 +18,14 @@ from typing import Any, Final
 import numpy as np
 
 from drivers.contract.base import OutOfMemory, Unfit, WorkOrder
-from drivers.contract.registry import BREAKAGE
+from drivers.contract.registry import BROKEN_DRIVER_ERRORS
 from drivers.local.language import LanguageModel, LanguageRun, inputs_by
-from drivers.local.model import Prepared, RanOn
+from drivers.local.model import ExecutionPlace, Prepared
 from drivers.local.tokens import Tokens, sized
 from drivers.mlx.runtime import check_architecture, load_model, parts, runtime, title
 from drivers.mlx.units import GPU, device_for, provider, verify_device
 from drivers.transformers.folder import open_folder
-from drivers.transformers.words import FolderWords
+from drivers.transformers.tokenizer import FolderTokenizer
 
 HALF: Final = 2e-2
 """Tolerance of 16-bit types, relative to the largest magnitude."""
@@ -108,7 +108,7 @@ class MlxModel(LanguageModel):
         verify_device(self._mx, self.order.unit, self._device)
 
     def prepare(self) -> Prepared:
-        words = partial(FolderWords, self._folder)
+        words = partial(FolderTokenizer, self._folder)
         trained = self._folder.config.get("max_position_embeddings")
         self._run = LanguageRun(
             sized(self.order), self.inputs, self._session, translated, _arrays, words, trained
@@ -141,8 +141,8 @@ class MlxModel(LanguageModel):
                 figures["gpu_peak_bytes"] = float(self._mx.get_peak_memory())
         return figures
 
-    def ran_on(self, prepared: Prepared) -> RanOn:
-        return RanOn(self.order.unit, (provider(self._mx, self._device),))
+    def ran_on(self, prepared: Prepared) -> ExecutionPlace:
+        return ExecutionPlace(self.order.unit, (provider(self._mx, self._device),))
 
     def notes(self, prepared: Prepared) -> list[str]:
         notes = self._run.notes(prepared.shapes, "on the CPU in float32, without a cache")
@@ -162,7 +162,7 @@ def translated() -> Iterator[None]:
     """Turn errors of MLX and mlx-lm into errors of the contract."""
     try:
         yield
-    except BREAKAGE as why:
+    except BROKEN_DRIVER_ERRORS as why:
         text = " ".join(str(why).split())[:300]
         kind = OutOfMemory if _MEMORY.search(text) else Unfit
         raise kind(f"MLX: {text or type(why).__name__}") from why

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from drivers.contract.base import DriverError, UnitInfo, WrongUnit
-from drivers.contract.registry import BREAKAGE
+from drivers.contract.registry import BROKEN_DRIVER_ERRORS
 
 CPU: Final = "CPU (MLX)"
 GPU: Final = "GPU (MLX)"
@@ -29,7 +29,7 @@ def working_units(mx: Any, driver: str, title: str) -> Iterator[UnitInfo]:
         try:
             device = device_for(mx, unit)
             doubled = mx.add(mx.array(21.0), mx.array(21.0), stream=device).item()
-        except (DriverError, *BREAKAGE):
+        except (DriverError, *BROKEN_DRIVER_ERRORS):
             continue
         if doubled == 42:
             yield UnitInfo(unit, driver, title, provider(mx, device))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from drivers.contract.base import DriverError
-from drivers.local.model import RanOn
+from drivers.local.model import ExecutionPlace
 from drivers.onnx.operators import AssignedNode, SessionFacts, read_profile
 from drivers.onnx.session import runtime, runtime_errors
 from drivers.onnx.units import UNITS
@@ -28,20 +28,20 @@ INFO, WARNING = 1, 2
 """Log levels of the runtime."""
 
 
-def unit_that_ran(unit: str, provider: str, live: Sequence[str], nodes: Mapping[str, int]) -> RanOn:
+def unit_that_ran(unit: str, provider: str, live: Sequence[str], nodes: Mapping[str, int]) -> ExecutionPlace:
     """The unit that ran the model: a unit other than `unit` if no operator ran on its provider.
 
     `provider`: the unit's provider. `live`: the session's providers. `nodes`: operators by provider.
     """
     if not nodes:
-        return RanOn(unit, tuple(live), ("the runtime does not report where the operators ran",))
+        return ExecutionPlace(unit, tuple(live), ("the runtime does not report where the operators ran",))
     order = sorted(nodes, key=lambda name: (name != provider, -nodes[name], name))
     if provider not in nodes:
         others = (one.unit for one in UNITS if order[0] in one.names)
-        return RanOn(next(others, order[0]), tuple(order))
+        return ExecutionPlace(next(others, order[0]), tuple(order))
     total = sum(nodes.values())
     notes = tuple(f"{nodes[name]} of {total} operators ran on {name}" for name in order[1:])
-    return RanOn(unit, tuple(order), notes)
+    return ExecutionPlace(unit, tuple(order), notes)
 
 
 def profile(infer: Callable[[Any], Any], options: Any, *, with_log: bool = False) -> SessionFacts:

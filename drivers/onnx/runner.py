@@ -23,8 +23,8 @@ from drivers.contract.base import MIB, MeasureReport, ProgressReport, Unfit, Wor
 from drivers.contract.boot import folder
 from drivers.contract.hardware import threads_notes
 from drivers.inputs.feeds import Shapes, find_runnable
-from drivers.inputs.made import DTYPES, NARROW, Input, element_type
-from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.inputs.synthetic import DTYPES, NARROW, Input, element_type
+from drivers.local.model import ExecutionPlace, LocalModel, Prepared
 from drivers.measure.timing import TimedCalls, TimedLoop
 from drivers.native import library, loop, ort_api
 from drivers.onnx import session as edge
@@ -169,13 +169,13 @@ class OnnxModel(LocalModel):
         except edge.runtime_errors() as why:
             raise edge.to_driver_error(why) from why
 
-    def ran_on(self, prepared: Prepared) -> RanOn:
+    def ran_on(self, prepared: Prepared) -> ExecutionPlace:
         """Where the model ran, from a profile. On the CPU, where a profile shows only times, only if a second session is cheap."""
         unit, provider = self.order.unit, self._place.provider
         providers = tuple(self._session.get_providers())
         on_cpu = provider == CPU
         if on_cpu and (self._size() > MAX_PROFILED or self._load_ns + prepared.first_ns > MAX_PROFILED_NS):
-            return RanOn(unit, providers)
+            return ExecutionPlace(unit, providers)
 
         def infer(options: Any) -> Any:
             session = edge.open_session(self._path, self._place, options)
@@ -188,7 +188,7 @@ class OnnxModel(LocalModel):
         facts = profile(infer, edge.options(self.threads, optimise=True), with_log=not on_cpu)
         operators = use_of_operators(facts, provider, issued=self._place.memory != HOST.memory)
         if on_cpu:
-            return RanOn(unit, providers, operators=operators)
+            return ExecutionPlace(unit, providers, operators=operators)
         return replace(unit_that_ran(unit, provider, providers, facts.nodes), operators=operators)
 
     def _size(self) -> int:

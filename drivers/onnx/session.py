@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from drivers.contract.base import Crashed, DriverError, OutOfMemory, Unfit, WrongUnit
-from drivers.inputs.made import Input, element_type
+from drivers.inputs.synthetic import Input, element_type
 from drivers.native import library
 from drivers.onnx.plugins import options_of, plugged, usable
 from drivers.onnx.units import CPU, CUDA, TENSORRT, UNITS, ProviderPlacement, placement_for, visible_devices

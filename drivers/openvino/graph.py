@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from drivers.contract.base import Unfit
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 from drivers.openvino.operators import DATA
 from protocol.formats.shapes import InputPort
 

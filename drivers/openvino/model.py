@@ -14,7 +14,7 @@ from drivers.contract.base import DriverError, Unfit, WorkOrder
 from drivers.contract.hardware import threads_notes
 from drivers.inputs.feeds import Shapes, blame_sizes, shapes_of
 from drivers.local.examples import shapes_in
-from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.local.model import ExecutionPlace, LocalModel, Prepared
 from drivers.measure.check import check
 from drivers.measure.timing import TimedCalls
 from drivers.openvino import graph
@@ -174,12 +174,12 @@ class OpenVinoModel(LocalModel):
 
         return from_the_beginning
 
-    def ran_on(self, prepared: Prepared) -> RanOn:
+    def ran_on(self, prepared: Prepared) -> ExecutionPlace:
         """Where the model ran, from the profile of a second compiled model; the first one has no clocks between its operators."""
         unit, device = self.order.unit, self._device
         where = f"{device}: {self._full_name()}"
         if unit == CPU and self._load_ns + prepared.first_ns > MAX_PROFILED_NS:
-            return RanOn(
+            return ExecutionPlace(
                 unit,
                 (where,),
                 ("operators are not inspected, because the model takes long to load and to run",),
@@ -192,7 +192,7 @@ class OpenVinoModel(LocalModel):
             kernels = kernels_of(request.get_profiling_info())
             operators = operators_of(kernels, graph.operator_types(model), where)
         note = types_note(kernels)
-        return RanOn(unit, (where,), (note,) if note else (), operators)
+        return ExecutionPlace(unit, (where,), (note,) if note else (), operators)
 
     def _full_name(self) -> str:
         return " ".join(

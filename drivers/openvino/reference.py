@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract.base import MIB, DriverError, Unfit
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 from drivers.openvino.graph import to_array, to_tensor
 from drivers.openvino.operators import DATA
 from drivers.openvino.runtime import OpenVinoRuntime, translated

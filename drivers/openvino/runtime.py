@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from drivers.contract.base import DriverError, OutOfMemory, Unfit
-from drivers.contract.registry import BREAKAGE
+from drivers.contract.registry import BROKEN_DRIVER_ERRORS
 
 TELEMETRY: Final = "openvino_telemetry"
 """A package that reports each import to OpenVINO's makers, in a thread of its own."""
@@ -58,7 +58,7 @@ def broken() -> tuple[type[Exception], ...]:
         "OpValidationFailure",
     )
     frontend = sys.modules.get("openvino.frontend")
-    return (*BREAKAGE, *(getattr(frontend, name) for name in names if hasattr(frontend, name)))
+    return (*BROKEN_DRIVER_ERRORS, *(getattr(frontend, name) for name in names if hasattr(frontend, name)))
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def libc() -> ctypes.CDLL:
 
 
 @contextlib.contextmanager
-def doing(what: str) -> Iterator[None]:
+def prefix_os_errors(what: str) -> Iterator[None]:
     """Prefix the message of an `OSError` raised in the block."""
     try:
         yield
@@ -72,7 +72,7 @@ def _must(result: int) -> None:
 
 
 @cache
-def becomes_nobody() -> bool:
+def drops_root() -> bool:
     """Whether launches give up root: this process is root, and the system has the user `nobody`. Determined once, before the view."""
     return os.geteuid() == 0 and all(
         holds(Path(f"/proc/self/{kind}_map").read_text(), NOBODY) for kind in ("uid", "gid")
@@ -101,11 +101,11 @@ def own_processes(plan: MountPlan) -> None:
     of its devices. Only a process outside may map two users, so one is forked for this.
     """
     uid, gid = os.geteuid(), os.getegid()
-    nobody = becomes_nobody()
+    nobody = drops_root()
     uids = (uid, NOBODY) if nobody else (uid,)
     gids = (gid, NOBODY, *device_groups(plan.devices)) if nobody else (gid,)
     mapping = _Mapping(os.getpid(), uids, gids) if nobody else None
-    with doing("a user namespace"):
+    with prefix_os_errors("a user namespace"):
         try:
             _must(libc().unshare(CLONE_NEWUSER | CLONE_NEWPID))
         finally:
@@ -202,13 +202,13 @@ def begin_view(plan: MountPlan) -> None:
     launch. Raises OSError, naming the step."""
     lib = libc()
     spaces = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
-    with doing("namespaces"):
+    with prefix_os_errors("namespaces"):
         _must(lib.unshare(spaces | (0 if plan.network else CLONE_NEWNET)))
         _must(lib.sethostname(HOSTNAME, len(HOSTNAME)))
-    with doing("private mounts"):
+    with prefix_os_errors("private mounts"):
         # unmounts propagate: a waiting view must not hold a removed disk
         _mount(lib, None, "/", None, MS_REC | MS_SLAVE, None)
-    with doing("a root of its own"):
+    with prefix_os_errors("a root of its own"):
         _mount(lib, "sark", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, f"size={mounts.ROOT_BYTES},mode=755")
     _do_all(lib, mounts.cached_base(plan.reads, plan.devices, plan.hidden).steps, plan)
 
@@ -219,30 +219,30 @@ def finish_view(plan: MountPlan) -> None:
     lib = libc()
     base = mounts.cached_base(plan.reads, plan.devices, plan.hidden)
     _do_all(lib, mounts.steps(plan, base)[len(base.steps) :], plan)
-    with doing("moving in"):
+    with prefix_os_errors("moving in"):
         os.chdir(NEW_ROOT)
         _must(lib.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
         _must(lib.umount2(b".", MNT_DETACH))
         os.chdir("/")
         _set_attributes(lib, "/", _RDONLY | _NOSUID | _NODEV, recursive=False)
     give_up_rights(plan)
-    if becomes_nobody():
+    if drops_root():
         for model in plan.models:
             check_readable(model)
 
 
 def give_up_rights(plan: MountPlan) -> None:
     """Drop all capabilities, and become `nobody` instead of root, for good. Affects this process only. Raises OSError, naming the step."""
-    if becomes_nobody():
-        with doing("becoming nobody"):
+    if drops_root():
+        with prefix_os_errors("becoming nobody"):
             become_nobody(plan)
-    with doing("dropping capabilities"):
+    with prefix_os_errors("dropping capabilities"):
         drop_capabilities(libc())
 
 
 def _do_all(lib: ctypes.CDLL, steps: Sequence[MountStep], plan: MountPlan) -> None:
     for step in steps:
-        with doing(f"{step.action} {step.path}"):
+        with prefix_os_errors(f"{step.action} {step.path}"):
             _do(lib, NEW_ROOT, step, plan)
 
 
@@ -284,7 +284,7 @@ def _do(lib: ctypes.CDLL, root: str, step: MountStep, plan: MountPlan) -> None:
         case MountAction.TMPFS:
             os.makedirs(place, mode=0o700, exist_ok=True)  # noqa: PTH103
             options = f"size={plan.size_bytes},mode=700,nr_inodes=4096"
-            if becomes_nobody():
+            if drops_root():
                 options += f",uid={NOBODY},gid={NOBODY}"
             _mount(lib, "sark", place, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
 
@@ -351,10 +351,10 @@ def restrict(plan: MountPlan, *, full: bool) -> None:
     lib = libc()
     if (
         not full
-        and becomes_nobody()
+        and drops_root()
         and all(mounts.is_open_to_others(path) for path in (*plan.reads, *plan.models))
     ):
-        with doing("becoming nobody"):
+        with prefix_os_errors("becoming nobody"):
             os.chown(plan.folder, NOBODY, NOBODY)
             become_nobody(plan)
             enter.prctl(enter.PR_SET_PDEATHSIG, 9)
@@ -376,7 +376,7 @@ def restrict(plan: MountPlan, *, full: bool) -> None:
 
 def prepare(plan: MountPlan) -> None:
     """In the zygote: find and build once what all launches forked from it need."""
-    becomes_nobody()
+    drops_root()
     mounts.cached_base(plan.reads, plan.devices, plan.hidden)
     seccomp.filter_for(WORKER, plan.network, plan.gpu, True)
 

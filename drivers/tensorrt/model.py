@@ -16,8 +16,8 @@ from drivers.contract import memory
 from drivers.contract.base import MAX_OPERATORS, DriverError, OperatorReport, Unfit, WorkOrder, WrongUnit
 from drivers.contract.formats import broken_is_unfit
 from drivers.inputs.feeds import Shapes, blame_sizes, make_feeds, shapes_of
-from drivers.inputs.made import Input
-from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.inputs.synthetic import Input
+from drivers.local.model import ExecutionPlace, LocalModel, Prepared
 from drivers.measure.timing import TimedCalls
 from drivers.onnx.session import private_copy
 from drivers.openvino.reference import by_onnxruntime
@@ -192,7 +192,7 @@ class TensorRtModel(LocalModel):
             self._infer(self._stream)
             return {name: self._found.download(*place) for name, place in places.items()}
 
-    def ran_on(self, prepared: Prepared) -> RanOn:
+    def ran_on(self, prepared: Prepared) -> ExecutionPlace:
         """Where the model ran: everything is in the engine. Its layers are TensorRT's own, each made of one or more of the model's
         operators."""
         inspector, form = (
@@ -209,7 +209,7 @@ class TensorRtModel(LocalModel):
             for kind, number in kinds.most_common(MAX_OPERATORS)
         )
         note = f"an engine of {len(layers)} layers, built in this launch: the load includes the build"
-        return RanOn(self.order.unit, (f"TensorRT: {self.gpu_name}",), (note,), operators)
+        return ExecutionPlace(self.order.unit, (f"TensorRT: {self.gpu_name}",), (note,), operators)
 
     def notes(self, prepared: Prepared) -> list[str]:
         return [

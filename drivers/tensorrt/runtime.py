@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from drivers.contract.base import DriverError, OutOfMemory, Unfit, WrongUnit
-from drivers.contract.registry import BREAKAGE
+from drivers.contract.registry import BROKEN_DRIVER_ERRORS
 
 GPU: Final = "GPU (TensorRT)"
 EXTRA: Final = "python -m pip install 'sark-node[tensorrt]'"
@@ -78,7 +78,7 @@ def tensorrt_errors() -> Iterator[None]:
         yield
     except DriverError:
         raise
-    except BREAKAGE as why:
+    except BROKEN_DRIVER_ERRORS as why:
         raise refused(str(why) or type(why).__name__) from why
 
 

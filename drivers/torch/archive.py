@@ -17,8 +17,8 @@ from typing import Final
 from drivers.contract.base import MIB, Unfit
 from drivers.contract.formats import NO_PICKLE, broken_is_unfit, read_json
 from protocol.formats.model_files import (
-    RUNS_CODE,
-    UNPICKLES,
+    CODE_CARRYING_FORMATS,
+    PICKLE_FORMATS,
     ModelFormat,
     read_format,
     read_member,
@@ -49,9 +49,9 @@ _EXPORTED: Final = re.compile(
 def check_model(model: Path, trusted: bool) -> ModelFormat:
     """The format of a model that torch may read. Raises `Unfit`, saying what is wrong and what to do."""
     kind = read_format(model)
-    if kind in UNPICKLES:
+    if kind in PICKLE_FORMATS:
         raise Unfit(NO_PICKLE.format(kind=kind))
-    if kind in RUNS_CODE and not trusted:
+    if kind in CODE_CARRYING_FORMATS and not trusted:
         raise Unfit(NOT_FOR_STRANGERS.format(kind=kind))
     if kind is ModelFormat.TORCHSCRIPT:
         _only(model, _TORCHSCRIPT, kind)

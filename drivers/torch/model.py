@@ -14,8 +14,8 @@ from drivers.contract import memory
 from drivers.contract.base import DriverError, MeasureReport, ProgressReport, Unfit, WorkOrder
 from drivers.contract.hardware import threads_notes
 from drivers.inputs.feeds import Shapes, find_runnable, make_feeds
-from drivers.inputs.made import id_bounds
-from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.inputs.synthetic import id_bounds
+from drivers.local.model import ExecutionPlace, LocalModel, Prepared
 from drivers.measure.timing import TimedCalls
 from drivers.torch.archive import check_model
 from drivers.torch.models import ModelGraph, as_arrays, flat_outputs, load, runtime, to_tensor, torch_errors
@@ -160,10 +160,10 @@ class TorchModel(LocalModel):
             return {}
         return {"gpu_peak_bytes": float(self._torch.cuda.max_memory_allocated(self._device))}
 
-    def ran_on(self, prepared: Prepared) -> RanOn:
+    def ran_on(self, prepared: Prepared) -> ExecutionPlace:
         shown = provider(self._torch, self._device)
         if self._device == "cpu":
-            return RanOn(self.order.unit, (shown,))
+            return ExecutionPlace(self.order.unit, (shown,))
         return unit_that_ran(self.order.unit, self._device, shown, watch(self._torch, self._infer))
 
     def notes(self, prepared: Prepared) -> list[str]:

@@ -19,9 +19,9 @@ from typing import Any, Final
 import numpy as np
 
 from drivers.contract.base import Crashed, OutOfMemory, Unfit, WorkOrder
-from drivers.contract.registry import BREAKAGE
+from drivers.contract.registry import BROKEN_DRIVER_ERRORS
 from drivers.inputs.feeds import NAMES, read_declared
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 from drivers.torch import archive
 from drivers.torch.architectures import Declaration, open_declared
 from drivers.torch.safetensors import Weights
@@ -70,7 +70,7 @@ def torch_errors() -> Any:
         yield
     except torch.OutOfMemoryError as why:
         raise OutOfMemory(f"out of memory: {_short(why)}") from why
-    except (*BREAKAGE, AssertionError) as why:
+    except (*BROKEN_DRIVER_ERRORS, AssertionError) as why:
         if _NO_MEMORY.search(str(why)):
             raise OutOfMemory(f"out of memory: {_short(why)}") from why
         if isinstance(
@@ -155,7 +155,7 @@ def _try_restricted(name: str, pickled: bytes) -> None:
         return
     try:
         torch.load(io.BytesIO(pickled), weights_only=True, map_location="cpu")
-    except (*BREAKAGE, pickle.UnpicklingError, EOFError) as why:
+    except (*BROKEN_DRIVER_ERRORS, pickle.UnpicklingError, EOFError) as why:
         raise Unfit(
             f"the torch.export program's {name} is a pickle with more than tensors, which is never opened: "
             "export it with tensors as example inputs"

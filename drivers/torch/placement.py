@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from drivers.contract.base import DriverError
-from drivers.local.model import RanOn
+from drivers.local.model import ExecutionPlace
 from protocol.formats.frameworks import framework_of
 
 MOVES: Final = (
@@ -74,15 +74,17 @@ def watch(torch: Any, infer: Callable[[], object]) -> Counter[str]:
     return ran
 
 
-def unit_that_ran(unit: str, device: str, shown: str, operators: Mapping[str, int]) -> RanOn:
+def unit_that_ran(unit: str, device: str, shown: str, operators: Mapping[str, int]) -> ExecutionPlace:
     """The unit that ran the model: a unit other than `unit` if no operator ran on its device. `shown`: name of the unit's device for the
     row. `operators`: by kind of device."""
     kind = device.partition(":")[0]
     if not operators:
-        return RanOn(unit, (shown,), ("torch does not report where the operators ran",))
+        return ExecutionPlace(unit, (shown,), ("torch does not report where the operators ran",))
     others = sorted(set(operators) - {kind}, key=lambda name: (-operators[name], name))
     if kind not in operators:
-        return RanOn(f"CPU ({framework_of(unit)})" if others[0] == "cpu" else others[0], tuple(others))
+        return ExecutionPlace(
+            f"CPU ({framework_of(unit)})" if others[0] == "cpu" else others[0], tuple(others)
+        )
     total = sum(operators.values())
     notes = tuple(f"{operators[name]} of {total} operators ran on the {name}" for name in others)
-    return RanOn(unit, (shown, *others), notes)
+    return ExecutionPlace(unit, (shown, *others), notes)

@@ -19,7 +19,7 @@ from drivers.torch.model import HALF
 from drivers.torch.models import ModelGraph, as_arrays, torch_errors
 from drivers.transformers.model import TransformersModel
 from drivers.transformers.ports import vocabulary
-from drivers.transformers.words import FolderWords
+from drivers.transformers.tokenizer import FolderTokenizer
 
 DEFAULTS: Final = {DEPTH: 0}
 """Only the context may be left out."""
@@ -101,7 +101,7 @@ class CausalModel(LanguageModel, TransformersModel):
         return took_ns
 
     def prepare(self) -> Prepared:
-        order, words = sized(self.order, DEFAULTS), partial(FolderWords, self._folder)
+        order, words = sized(self.order, DEFAULTS), partial(FolderTokenizer, self._folder)
         trained = getattr(self._graph.module.config, "max_position_embeddings", None)
         self._run = LanguageRun(order, self.inputs, self._session, torch_errors, self._arrays, words, trained)
         prepared = self._run.prepare(self._begin, self._prove)

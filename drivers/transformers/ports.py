@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from drivers.contract.base import Unfit
 from drivers.inputs.feeds import NAMES
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 
 IDS: Final = ("input_ids", "attention_mask", "decoder_input_ids")
 PICTURES: Final = ("pixel_values",)

@@ -10,7 +10,7 @@ import typer
 from gate.settings import GateSettings
 from protocol.errors import SettingsError
 from swarm.base.units import DAY_S, DurationError, parse_duration
-from swarm.join.known_gates import any_answers, recent_gates, worker_addresses
+from swarm.join.known_gates import any_gate_answers, recent_gates, worker_addresses
 
 MAX_VALIDITY_S: Final = 3_650 * DAY_S
 
@@ -34,16 +34,16 @@ def given_gates(ctx: typer.Context, gates: Sequence[str] | None) -> tuple[str, .
     return GateSettings.load(ctx.obj.config_file, ctx.meta["environment"], {"gates": tuple(gates)}).gates
 
 
-def ways_out(ctx: typer.Context, gates: Sequence[str]) -> tuple[str, ...]:
+def contacts_for_calls(ctx: typer.Context, gates: Sequence[str]) -> tuple[str, ...]:
     """Contacts through which to call other nodes: these gates, else those used last, and this home's worker. If none of them answers, also
     nodes on the LAN.
     """
     known = (*(gates or recent_gates(ctx.obj)), *worker_addresses(ctx.obj))
-    if any_answers(known) or not GateSettings.load(ctx.obj.config_file, ctx.meta["environment"], {}).lan:
+    if any_gate_answers(known) or not GateSettings.load(ctx.obj.config_file, ctx.meta["environment"], {}).lan:
         return known
-    from swarm.reach.mdns import ways_on_lan
+    from swarm.reach.mdns import find_lan_contacts
 
-    return (*known, *ways_on_lan())
+    return (*known, *find_lan_contacts())
 
 
 def listed_gates(gates: Sequence[str]) -> tuple[str, ...]:

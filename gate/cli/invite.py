@@ -17,7 +17,7 @@ from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.screen import print_json
 from swarm.base.text import count
-from swarm.join.known_gates import any_answers, local_gates, recent_gates, save_gates
+from swarm.join.known_gates import any_gate_answers, local_gates, recent_gates, save_gates
 
 if TYPE_CHECKING:
     from swarm.pools.owner import OwnPool, TicketRecord
@@ -110,7 +110,7 @@ def invite(
     settings = GateSettings.load(home.config_file, ctx.meta["environment"], {})
     here = local_gates(home)
     ways = given_gates(ctx, gate) or listed_gates(here or settings.gates or recent_gates(home))
-    if gate and any_answers(ways):
+    if gate and any_gate_answers(ways):
         save_gates(home, ways)  # so that later commands use the same gates
     if to is not None:
         try:
@@ -120,7 +120,7 @@ def invite(
         show(ticket, None, as_json, (f"revoke: sark-node pool revoke home {to}",))
         return
     issue = partial(issue_ticket, own, ways, terms, now=now, for_s=for_s, uses=uses or 1)
-    if here and not gate and any_answers(here):
+    if here and not gate and any_gate_answers(here):
         ticket, record = issue()
         admits = "the gate of this home admits the device; keep the gate running until then"
         show(ticket, record, as_json, (*_reach_note(ways), *_terms(record), admits))

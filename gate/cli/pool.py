@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gate.cli.arguments import duration, given_gates, listed_gates, ways_out
+from gate.cli.arguments import contacts_for_calls, duration, given_gates, listed_gates
 from gate.settings import GateSettings
 from protocol.errors import NotPermitted, ResourceError, SettingsError, Unreachable, first_error
 from protocol.messages.pool import PoolMember
@@ -293,7 +293,7 @@ def revoke(
     for line in revoke_in(own, who, time.time(), with_members=with_members, keep=keep):
         print(line)
     try:
-        result = trio.run(push_manifest, ways_out(ctx, _gates_of(ctx, own)), own)
+        result = trio.run(push_manifest, contacts_for_calls(ctx, _gates_of(ctx, own)), own)
     except* (NotPermitted, ResourceError, Unreachable) as group:
         print(f"could not reach the swarm now: {first_error(group)}", file=sys.stderr)
     else:

@@ -22,7 +22,7 @@ from swarm.net.addresses import Contact, PeerId, gate_contacts
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.links import Links
 from swarm.net.network import Network
-from swarm.p2p.dialler import AnotherAnswers
+from swarm.p2p.dialler import WrongPeerAnswered
 from swarm.pools.tokens import Grant, issue
 
 ANSWER_S: Final = 5.0
@@ -93,7 +93,7 @@ async def _first(network: Network, contacts: Sequence[Contact]) -> Contact:
             await network.connect(contact.peer, contact.addresses, max_wait_s=ANSWER_S)
             return contact
         except Unreachable as exc:
-            if isinstance(exc.__cause__, AnotherAnswers):
+            if isinstance(exc.__cause__, WrongPeerAnswered):
                 where = ", ".join(contact.addresses)
                 why.append(f"{where} is another gate: expected {contact.peer}, got {exc.__cause__.actual}")
             else:

@@ -29,7 +29,7 @@ from swarm.net.addresses import PeerId
 from swarm.net.cost import PeerClass
 from swarm.pools.manifests import DELEGATION_S, is_live
 from swarm.pools.people import names_of, shown
-from swarm.pools.tokens import LEEWAY_S, Grant, TokenProof, least
+from swarm.pools.tokens import LEEWAY_S, Grant, TokenProof, intersect_grants
 
 MAX_PEERS: Final = 4_096
 MAX_PEERS_EACH: Final = 256
@@ -139,7 +139,7 @@ class Authorization:
         if not rests:
             return True
         return any(
-            (permit.rests == rests or permit.principal == request.principal)
+            (permit.backing_token == rests or permit.principal == request.principal)
             and Right.SUBMIT in permit.rights
             and permit.speaks_of(request.task.campaign) is None
             and permit.priority >= request.base_priority
@@ -205,7 +205,7 @@ class Authorization:
                         priority=member.priority,
                         slots=member.slots,
                         team=member.team,
-                        rests=pool,
+                        backing_token=pool,
                     )
 
     def _delegated(self, token: _Token, now: float) -> Iterator[CallPermission]:
@@ -220,14 +220,14 @@ class Authorization:
         proof, grant = token.proof, token.proof.grant
         for signer in self._direct(token.issuer, now, proof.holders):
             rights, team = signer.rights, signer.team
-            if not signer.rests:  # an owner, or an allowed scheduler: it names teams itself
+            if not signer.backing_token:  # an owner, or an allowed scheduler: it names teams itself
                 team = grant.team
             elif proof.life_s > DELEGATION_S:  # a manifest lists a revoked peer for this long only
                 continue
             elif grant.campaigns is None:
                 rights -= {Right.SUBMIT}
             try:
-                given = least(Grant(rights, signer.priority, signer.slots, team), grant)
+                given = intersect_grants(Grant(rights, signer.priority, signer.slots, team), grant)
             except (NotPermitted, ValueError):  # nothing is left
                 continue
             owner = signer.owner and (grant.campaigns is not None or Right.CONTROL in grant.rights)
@@ -241,7 +241,7 @@ class Authorization:
                 slots=given.slots,
                 campaigns=given.campaigns,
                 team=given.team,
-                rests=token.id,
+                backing_token=token.id,
             )
 
     def _nobody(self, peer: PeerId) -> Denied:
@@ -293,7 +293,7 @@ class Authorization:
         signers = list(self._direct(token.issuer, now, proof.holders))
         if not signers:
             return _REVOKED
-        if all(signer.rests for signer in signers) and proof.life_s > DELEGATION_S:
+        if all(signer.backing_token for signer in signers) and proof.life_s > DELEGATION_S:
             return f"a pool's member delegates for at most {DELEGATION_S / 86_400:g} days"
         if self._teams and proof.grant.team not in self._teams:
             return _wrong_team(self._teams, [proof.grant.team] if proof.grant.team else [])

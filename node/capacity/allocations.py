@@ -15,11 +15,13 @@ from protocol.values.task import Task
 from protocol.wire.table import step
 from protocol.words import Reason
 
-HOLDS: Final = frozenset({LeaseState.OFFERED, LeaseState.GRANTED, LeaseState.RUNNING, LeaseState.LAPSED})
+SLOT_HOLDING_STATES: Final = frozenset(
+    {LeaseState.OFFERED, LeaseState.GRANTED, LeaseState.RUNNING, LeaseState.LAPSED}
+)
 """The lease holds a slot, on which no other lease may be granted."""
-COUNTED: Final = HOLDS | {LeaseState.QUEUED}
+QUOTA_STATES: Final = SLOT_HOLDING_STATES | {LeaseState.QUEUED}
 """States that count towards a principal's quota."""
-OCCUPIES: Final = frozenset({LeaseState.RUNNING, LeaseState.LAPSED, LeaseState.STOPPING})
+DEVICE_OCCUPYING_STATES: Final = frozenset({LeaseState.RUNNING, LeaseState.LAPSED, LeaseState.STOPPING})
 """Processes of this run may be alive on the device."""
 ENDED: Final = frozenset({LeaseState.STOPPING, LeaseState.REPORTING, LeaseState.CLOSED})
 MAX_REMEMBERED: Final = 4_096
@@ -86,7 +88,7 @@ class Allocation:
     @property
     def ends_at(self) -> float | None:
         """When the lease ends even if renewed: its time in the queue, or its campaign's, is over. Infinite: never; None: it has ended."""
-        if self.state not in COUNTED:
+        if self.state not in QUOTA_STATES:
             return None
         left_s = math.inf if self.request.commit.left_s is None else self.request.commit.left_s
         if self.state is LeaseState.QUEUED:

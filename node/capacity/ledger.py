@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from node.capacity.allocations import (
+    DEVICE_OCCUPYING_STATES,
     MAX_REMEMBERED,
-    OCCUPIES,
     Allocation,
     LedgerCommand,
     RecentDict,
@@ -100,7 +100,7 @@ class Ledger:
     @property
     def running(self) -> int:
         """Runs whose processes may be alive."""
-        return self._slots.number_in(OCCUPIES)
+        return self._slots.number_in(DEVICE_OCCUPYING_STATES)
 
     @property
     def queue(self) -> int:
@@ -130,7 +130,7 @@ class Ledger:
             why=self.condition.why if not serving else "",
         )
 
-    def outlook(
+    def estimate_wait(
         self, principal: str, priority: int, owner: bool, now: float, *, sees_all: bool = False
     ) -> tuple[int, float | None, str]:
         """What a commit would meet: queued leases ahead of it, seconds of expected wait (None: unknown), and the run to preempt, in words.
@@ -190,7 +190,9 @@ class Ledger:
                 return work.Denied(reason=Reason.BUSY, detail=full, retry_s=self._retry_s(now))
             if lowest is not None:
                 slots.end(lowest, Reason.BUSY)
-        self._set_leader(request.peer, *request.campaign_key, request.commit.epoch, request.permission.rests)
+        self._set_leader(
+            request.peer, *request.campaign_key, request.commit.epoch, request.permission.backing_token
+        )
         allocation = self._enter(request, LeaseState.GRANTED if free else LeaseState.QUEUED, now)
         slots.settle(now)
         return self._reply(allocation, now)
@@ -345,14 +347,18 @@ class Ledger:
     def timing(self, lease: str, timed: bool, now: float) -> None:
         """A measurement of this run begins or ends. The run is not preempted during a measurement."""
         allocation = self.allocation(lease)
-        if allocation is not None and allocation.state in OCCUPIES and allocation.timed is not timed:
+        if (
+            allocation is not None
+            and allocation.state in DEVICE_OCCUPYING_STATES
+            and allocation.timed is not timed
+        ):
             allocation.timed = timed
             self._slots.settle(now)
 
     def between_launches(self, lease: str, now: float) -> None:
         """A launch of this run is over, and the next has not begun. A run that is preempted is stopped now, without grace."""
         allocation = self.allocation(lease)
-        if allocation is not None and allocation.state in OCCUPIES:
+        if allocation is not None and allocation.state in DEVICE_OCCUPYING_STATES:
             allocation.timed = False
             self._slots.settle(now, between=lease)
 
@@ -383,7 +389,7 @@ class Ledger:
     def finish(self, lease: str, now: float) -> None:
         """The run's processes are gone: the device is free, and the result is on its way."""
         run = self.allocation(lease)
-        if run is None or run.state not in OCCUPIES:
+        if run is None or run.state not in DEVICE_OCCUPYING_STATES:
             return
         if run.began_at is not None and run.state is not LeaseState.STOPPING:
             self._slots.run_times.add(run.request.task, now - run.began_at)
@@ -444,7 +450,7 @@ class Ledger:
         if self.leaders.refuse(request.peer, *request.campaign_key, request.commit.epoch) is None:
             # another machine with the same key, under a higher epoch
             self._set_leader(
-                request.peer, *request.campaign_key, request.commit.epoch, request.permission.rests
+                request.peer, *request.campaign_key, request.commit.epoch, request.permission.backing_token
             )
         return self._reply(allocation, now)
 
@@ -486,7 +492,14 @@ class Ledger:
         fence = Fence(incarnation=self.incarnation, number=self._number)
         lease = f"{self._name}-{self.incarnation}.{self._number}"
         allocation = Allocation(
-            lease, fence, request, request.peer, state, now, now + LEASE_TTL_S, rests=request.permission.rests
+            lease,
+            fence,
+            request,
+            request.peer,
+            state,
+            now,
+            now + LEASE_TTL_S,
+            rests=request.permission.backing_token,
         )
         self._slots.enter(allocation)
         self._keys.put(

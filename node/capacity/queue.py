@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from node.capacity.allocations import COUNTED, Allocation, RecentDict, SlotRequest
+from node.capacity.allocations import QUOTA_STATES, Allocation, RecentDict, SlotRequest
 from protocol.formats.spread import with_gaps
 from protocol.formats.sustain import with_sustained
 from protocol.values.lease import AGEING_S, MAX_AGEING, LeaseState
@@ -107,7 +107,9 @@ def over_quota(request: SlotRequest, allocations: Iterable[Allocation]) -> str:
     """Why the permission does not allow one more lease, in words; empty: it does."""
     if request.permission.slots is None:
         return ""
-    own = sum(1 for one in allocations if one.state in COUNTED and one.request.principal == request.principal)
+    own = sum(
+        1 for one in allocations if one.state in QUOTA_STATES and one.request.principal == request.principal
+    )
     if own < request.permission.slots:
         return ""
     return f"you have {own} slots and queued leases here; your permission allows {request.permission.slots}"

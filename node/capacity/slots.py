@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.capacity.allocations import (
+    DEVICE_OCCUPYING_STATES,
     ENDED,
-    HOLDS,
     MAX_REMEMBERED,
-    OCCUPIES,
+    SLOT_HOLDING_STATES,
     Allocation,
     CampaignKey,
     KillCommand,
@@ -43,7 +43,7 @@ MUTE_S: Final = 60.0
 MAX_MUTE: Final = 1_024
 MAX_WAIT_S: Final = 31_536_000.0
 """The longest duration that the wire format allows."""
-TAKEN: Final = HOLDS - {LeaseState.LAPSED}
+SLOT_TAKEN_STATES: Final = SLOT_HOLDING_STATES - {LeaseState.LAPSED}
 """States in which a slot is really taken. A lapsed run yields to any other lease."""
 
 
@@ -88,7 +88,7 @@ class Slots:
     @property
     def free(self) -> int:
         """Slots that may be granted now."""
-        return self.count - self.number_in(TAKEN)
+        return self.count - self.number_in(SLOT_TAKEN_STATES)
 
     def next_deadline(self) -> float | None:
         """When the next lease, time limit or grace ends."""
@@ -112,7 +112,7 @@ class Slots:
         """Expected seconds until the first, second … queued lease gets a slot; None: unknown, for example because a run takes longer than
         expected.
         """
-        left = [self._left_s(one, now) for one in self.allocations.values() if one.state in TAKEN]
+        left = [self._left_s(one, now) for one in self.allocations.values() if one.state in SLOT_TAKEN_STATES]
         durations = [self._expected_s(self.allocations[lease]) for lease in self.queue_order(now)[:count]]
         starts = expected_starts(left, self.count, [*durations, *[math.inf] * (count - len(durations))])
         return [None if start == math.inf else min(MAX_WAIT_S, start) for start in starts]
@@ -199,13 +199,13 @@ class Slots:
         else:
             self._preemption.spare_all()
         for one in self.allocations.values():
-            if one.state is LeaseState.GRANTED and self.number_in(OCCUPIES) < self.count:
+            if one.state is LeaseState.GRANTED and self.number_in(DEVICE_OCCUPYING_STATES) < self.count:
                 one.move(LeaseEvent.RUN)
                 self._commands.append(RunCommand(one.lease))
 
     def _stop_lapsed(self) -> None:
         """Stop the oldest lapsed runs while more leases hold slots than there are slots."""
-        while self.number_in(HOLDS) > self.count:
+        while self.number_in(SLOT_HOLDING_STATES) > self.count:
             lapsed = next(one for one in self.allocations.values() if one.state is LeaseState.LAPSED)
             self.stop(lapsed, LeaseEvent.STOP, Reason.EXPIRED)
 

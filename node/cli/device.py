@@ -105,7 +105,7 @@ app.command("enroll", hidden=True)(calibrate)  # the predecessor's name; to be r
 
 
 def _show(calibration: Calibration) -> None:
-    from node.device.calibration import curves, figure_text, headline, launches_text, sureness
+    from node.device.calibration import curves, describe_rounds, figure_text, headline, launches_text
 
     console = new_console()
     print(headline(calibration))
@@ -121,12 +121,15 @@ def _show(calibration: Calibration) -> None:
         *(
             (
                 f"warm-up of {unit}",
-                f"{calibration.floor(unit)} inferences, {sureness(known.runs, known.quiet)}",
+                f"{calibration.floor(unit)} inferences, {describe_rounds(known.runs, known.quiet)}",
             )
             for unit, known in sorted(calibration.floors.items())
         ),
         *(
-            (f"±2 % on {unit}", f"{launches_text(calibration, unit)}, {sureness(known.runs, known.quiet)}")
+            (
+                f"±2 % on {unit}",
+                f"{launches_text(calibration, unit)}, {describe_rounds(known.runs, known.quiet)}",
+            )
             for unit, known in sorted(calibration.spreads.items())
         ),
     ):
@@ -215,7 +218,7 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
     from swarm.join.known_gates import gates_in_use
     from swarm.net.identity import Identity, load_or_create
     from swarm.pools.membership import joined_pools, membership_of
-    from swarm.reach.mdns import ways_on_lan
+    from swarm.reach.mdns import find_lan_contacts
 
     home: Home = ctx.obj
     settings = WorkerSettings.load(
@@ -235,7 +238,7 @@ def _network_checks(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
         for key in (home.key("worker"), home.key("gate")):
             with contextlib.suppress(ResourceError):  # a damaged key is reported below
                 own_ids |= {load_or_create(key).peer_id} if key.exists() else set()
-        neighbours = len({way.rpartition("/")[2] for way in ways_on_lan()} - own_ids)
+        neighbours = len({way.rpartition("/")[2] for way in find_lan_contacts()} - own_ids)
     fixed = any(not address.endswith("/tcp/0") for address in settings.listen)
     worker: str | None = None
     listen: tuple[str, ...] = settings.listen or ANYWHERE

@@ -104,7 +104,7 @@ def _send(
     from node.settings.settings import WorkerSettings
     from protocol.words import Role
     from swarm.base.readings import reading_words
-    from swarm.join.known_gates import any_answers, gates_in_use, known_peers, worker_addresses
+    from swarm.join.known_gates import any_gate_answers, gates_in_use, known_peers, worker_addresses
     from swarm.pools.membership import joined_pools
     from swarm.pools.people import known_names
 
@@ -115,11 +115,11 @@ def _send(
     of_pools = [address for pool in joined_pools(home, Role.WORKER) for address in pool.gates]
     gates_known = gates_in_use(home, settings.gates) or tuple(of_pools)
     gates = gates_known if gate else tuple(dict.fromkeys((*gates_known, *worker_addresses(home))))
-    if device and not gate and not (gates and any_answers(gates)):
+    if device and not gate and not (gates and any_gate_answers(gates)):
         if settings.lan:
-            from swarm.reach.mdns import ways_on_lan
+            from swarm.reach.mdns import find_lan_contacts
 
-            gates = (*gates, *ways_on_lan())
+            gates = (*gates, *find_lan_contacts())
         gates = (*gates, *known_peers(home))
     replies = trio.run(send_command, home, tuple(device or ()), gates, message)
     if as_json:

@@ -156,7 +156,7 @@ async def _find(
     targets: list[WorkerTarget] = []
     missing: list[OwnerReply] = []
     for word in words:
-        matches = [advert for advert in adverts if means(word, advert)]
+        matches = [advert for advert in adverts if word_matches_device(word, advert)]
         targets += [WorkerTarget(word, advert.name, advert.peer, advert.addresses) for advert in matches]
         if not matches and word in (own.peer, own.peer[-8:]):
             targets.append(own)
@@ -166,7 +166,7 @@ async def _find(
     return targets, missing
 
 
-def means(word: str, advert: Advert) -> bool:
+def word_matches_device(word: str, advert: Advert) -> bool:
     """Whether `word` is the device's name or id, or the end of its worker's peer id."""
     tail = word.removeprefix("…")
     return word in (advert.name, advert.device) or (len(tail) >= MIN_TAIL and advert.peer.endswith(tail))

@@ -31,7 +31,7 @@ LARGE_RESULT_S: Final = 120.0
 """The scheduler pulls a large record before it answers."""
 RESEND_S: Final = 15.0
 """Seconds after which unsettled results are sent again."""
-WORTHLESS: Final = frozenset({Reason.CANCELLED, Reason.BAD_REQUEST})
+DISCARD_REASONS: Final = frozenset({Reason.CANCELLED, Reason.BAD_REQUEST})
 """Reasons for which a stale result is removed. A result that is stale for another reason is kept as if it had been accepted, because an
 adopter of the campaign may need it; so is a result that a peer not known to lead the campaign calls stale."""
 
@@ -153,7 +153,7 @@ class ResultDelivery:
         if self._belongs(link, item):
             self._log.info("result.settled", task=item.task, attempt=item.attempt, answer=reply.type)
             leads = self._links.speaks_for(link, (item.principal, item.campaign))
-            keep = isinstance(reply, Accepted) or reply.reason not in WORTHLESS or not leads
+            keep = isinstance(reply, Accepted) or reply.reason not in DISCARD_REASONS or not leads
             self._settle(item, keep=keep)
         else:  # the campaign was adopted meanwhile: keep the result for the adopter
             self._log.info("result.adopted", task=item.task, attempt=item.attempt)

@@ -149,7 +149,7 @@ class RequestHandlers:
     def quote(self, permission: CallPermission, request: work.Probe) -> work.Quote:
         now = self.context.now()
         outlooks = {
-            priority: self.ledger.outlook(
+            priority: self.ledger.estimate_wait(
                 permission.principal,
                 min(priority, permission.priority),
                 permission.owner,
@@ -238,7 +238,12 @@ class RequestHandlers:
         """Let the peer alone speak for the campaign from now on, and refuse lower epochs. Returns the refusal if the peer may not adopt."""
         now = self.context.now()
         stale = self.ledger.adopt(
-            link.peer, permission.principal, request.campaign, request.epoch, now, rests=permission.rests
+            link.peer,
+            permission.principal,
+            request.campaign,
+            request.epoch,
+            now,
+            rests=permission.backing_token,
         )
         self.links.set_epoch(link, request.campaign, request.epoch)
         if stale is None:

@@ -24,19 +24,19 @@ from typing import Any, Final, Protocol
 from drivers.contract.base import Cancelled, DriverError, Event, Limits, MeasureReport, WorkOrder
 from drivers.contract.hardware import usable_cores
 from drivers.measure import host
-from drivers.measure.family import family_cpu_s
 from drivers.measure.gpu import torch_could
 from drivers.measure.idle_wait import IdleWait, IdleWaitReport
+from drivers.measure.process_tree import process_tree_cpu_s
 from drivers.measure.telemetry import Sampler
 from drivers.measure.timing import timer_overhead_ns
 from drivers.micro import micro
 from drivers.micro.plan import FULL, QUICK, MicroPlan, MicroResult
 from node.device.calibration import (
+    CalibratedFigure,
     Calibration,
     HostFigures,
-    Known,
     MicroFigures,
-    known,
+    figure_of_round,
     spread_of,
     warm_after,
 )
@@ -49,7 +49,7 @@ FLOOR_LIMITS: Final = Limits(load_s=20, run_s=20)
 SPREAD_LIMITS: Final = Limits(load_s=20, run_s=10)
 """A launch that would end later is not begun."""
 RUNS: Final = 60
-UNABLE: Final = (DriverError, OSError)
+SKIPPED_PART_ERRORS: Final = (DriverError, OSError)
 """Errors that leave out a part of a round; `OSError` means that this host has no space, files or processes left."""
 ANY_PRECISION: Final = 1.0
 """Ends at the first look, with launches of the same windows as orders with a precision."""
@@ -118,7 +118,7 @@ class CalibrationTools:
     sampler: Callable[[], Sampler] = Sampler
     reader: host.HostReader = field(default_factory=host.HostReader)
     idle_wait: Callable[[float], IdleWait] = IdleWait
-    own_cpu_s: Callable[[], float] = family_cpu_s
+    own_cpu_s: Callable[[], float] = process_tree_cpu_s
     wait: Callable[[float], None] = time.sleep
     wall: Callable[[], float] = time.time
     threads: Callable[[], int] = usable_cores
@@ -178,7 +178,7 @@ def make_round(
         if kind:
             try:
                 micro_figures.append(_micro(kind, tools.full if full else tools.quick, profile, tools, stop))
-            except UNABLE as why:
+            except SKIPPED_PART_ERRORS as why:
                 stop.check()
                 notes.append(str(why))
     stop.check()
@@ -190,8 +190,8 @@ def make_round(
         full=full,
         timer_ns=timer_overhead_ns(),
         host=before,
-        floors={unit: known(floor, quiet, at) for unit, floor in floors.items()},
-        spreads={unit: known(spread, quiet, at) for unit, spread in spreads.items()},
+        floors={unit: figure_of_round(floor, quiet, at) for unit, floor in floors.items()},
+        spreads={unit: figure_of_round(spread, quiet, at) for unit, spread in spreads.items()},
         micro=tuple(_figures(result, shown, quiet, at) for result, shown in micro_figures),
         notes=tuple(notes),
     )
@@ -230,7 +230,7 @@ def _learn(
         stop.check()
         try:
             samples = tools.samples(driver or "")
-        except UNABLE as why:
+        except SKIPPED_PART_ERRORS as why:
             notes.append(f"warm-up of {', '.join(units)} was not learned: {why}")
             continue
         if not samples:
@@ -241,7 +241,7 @@ def _learn(
         for unit in units:
             try:
                 floors[unit], spread = learn(unit, samples, tools.launch, stop)
-            except UNABLE as why:
+            except SKIPPED_PART_ERRORS as why:
                 stop.check()
                 notes.append(f"warm-up of {unit} was not learned: {why}")
                 continue
@@ -301,7 +301,9 @@ def _micro(
 
 
 def _figures(result: MicroResult, shown: Mapping[str, Any], quiet: bool | None, at: float) -> MicroFigures:
-    figures: dict[str, Known] = {name: known(value, quiet, at) for name, value in result.figures.items()}
+    figures: dict[str, CalibratedFigure] = {
+        name: figure_of_round(value, quiet, at) for name, value in result.figures.items()
+    }
     return MicroFigures(
         backend=result.backend,
         threads=result.threads,

@@ -32,10 +32,10 @@ KEPT: Final = 9
 FEWEST_LAUNCHES: Final = 4
 """Fewest launches whose spread is meaningful."""
 SHOWN_PRECISION: Final = 0.02
-COMES_BACK: Final = "measured on a busy host; a running worker measures again when it is quiet"
+REMEASURED_LATER_NOTE: Final = "measured on a busy host; a running worker measures again when it is quiet"
 
 
-class Known(BaseModel):
+class CalibratedFigure(BaseModel):
     """A figure of a device and how certain it is."""
 
     model_config = ConfigDict(frozen=True)
@@ -58,12 +58,14 @@ Pick = Callable[[Sequence[float]], float]
 """Computes a figure from the figures of its rounds."""
 
 
-def known(value: float, quiet: bool | None, at: float) -> Known:
+def figure_of_round(value: float, quiet: bool | None, at: float) -> CalibratedFigure:
     """A figure from one round."""
-    return Known(value=value, quiet=quiet, at=at, last=(value,))
+    return CalibratedFigure(value=value, quiet=quiet, at=at, last=(value,))
 
 
-def joined_figure(old: Known | None, new: Known | None, pick: Pick) -> Known | None:
+def joined_figure(
+    old: CalibratedFigure | None, new: CalibratedFigure | None, pick: Pick
+) -> CalibratedFigure | None:
     """One figure from two sets of rounds, `new` after `old`. A round on a busy host never changes a figure from quiet rounds, and a quiet
     round replaces all busy rounds."""
     if old is None or new is None:
@@ -73,10 +75,14 @@ def joined_figure(old: Known | None, new: Known | None, pick: Pick) -> Known | N
     last = (*old.last, *new.last)[-KEPT:]
     value = pick(last)
     spread = (max(last) - min(last)) / 2 / value if value else None
-    return Known(value=value, spread=spread, runs=old.runs + new.runs, quiet=new.quiet, at=new.at, last=last)
+    return CalibratedFigure(
+        value=value, spread=spread, runs=old.runs + new.runs, quiet=new.quiet, at=new.at, last=last
+    )
 
 
-def joined_figures(old: Mapping[str, Known], new: Mapping[str, Known], pick: Pick) -> dict[str, Known]:
+def joined_figures(
+    old: Mapping[str, CalibratedFigure], new: Mapping[str, CalibratedFigure], pick: Pick
+) -> dict[str, CalibratedFigure]:
     """The joined figures by name, those of `old` first."""
     both = {name: joined_figure(old.get(name), new.get(name), pick) for name in (*old, *new)}
     return {name: figure for name, figure in both.items() if figure is not None}
@@ -90,7 +96,7 @@ class MicroFigures(BaseModel):
     device: str
     backend: str
     threads: int
-    figures: dict[str, Known]
+    figures: dict[str, CalibratedFigure]
     seconds: float
     clock_mhz: float | None = None
     """Mean clock during the newest round."""
@@ -142,9 +148,9 @@ class Calibration(BaseModel):
     timer_ns: int
     """Cost of reading the clock."""
     host: HostFigures = HostFigures()
-    floors: dict[str, Known] = {}
+    floors: dict[str, CalibratedFigure] = {}
     """Unit → fewest warm-up inferences, for units where they were learned."""
-    spreads: dict[str, Known] = {}
+    spreads: dict[str, CalibratedFigure] = {}
     """Unit → standard deviation between launches, as a share, for units where it was learned."""
     micro: tuple[MicroFigures, ...] = ()
     notes: tuple[str, ...] = ()
@@ -211,7 +217,7 @@ def spread_of(launches: Sequence[float]) -> float | None:
     return stdev(map(log, launches))
 
 
-def sureness(runs: int, quiet: bool | None) -> str:
+def describe_rounds(runs: int, quiet: bool | None) -> str:
     """`in 3 quiet rounds`, `in one round`."""
     kind = {True: "quiet ", None: "", False: "busy "}[quiet]
     return f"in {'one' if runs == 1 else runs} {kind}round{'' if runs == 1 else 's'}"
@@ -226,7 +232,7 @@ def headline(calibration: Calibration) -> str:
         f"{launches_text(calibration, unit)} ({unit})" for unit in sorted(calibration.spreads)
     )
     parts += [f"±{SHOWN_PRECISION * 100:g} % after {launches}"] if launches else []
-    parts += [COMES_BACK] if parts and calibration.quiet is False else []
+    parts += [REMEASURED_LATER_NOTE] if parts and calibration.quiet is False else []
     return "; ".join(parts) or "nothing could be measured"
 
 
@@ -236,14 +242,14 @@ def launches_text(calibration: Calibration, unit: str) -> str:
     return f"{count} launches" if count is not None else f"more than {CHECKED_AFTER[-1]} launches"
 
 
-def figure_text(figure: Known) -> str:
+def figure_text(figure: CalibratedFigure) -> str:
     """`139 ±2 %`."""
     percent = max(0.1, (figure.spread or 0.0) * 100)
     spread = "" if figure.spread is None else f" ±{percent:.{0 if percent >= 1 else 1}f} %"
     return f"{figure.value:.4g}{spread}"
 
 
-def _peaks(figures: Mapping[str, Known]) -> str:
+def _peaks(figures: Mapping[str, CalibratedFigure]) -> str:
     shown = [name for name in HEADLINES if name in figures]
     if not shown:
         return ""
@@ -254,12 +260,12 @@ def _peaks(figures: Mapping[str, Known]) -> str:
         text = " ".join(part for part in (value, unit, spread, kind) if part)
         texts.append(f"memory {text}" if not kind else text)
     first = figures[shown[0]]
-    return ", ".join(texts) + f" {sureness(first.runs, first.quiet)}"
+    return ", ".join(texts) + f" {describe_rounds(first.runs, first.quiet)}"
 
 
-def curves(micro: MicroFigures) -> list[tuple[str, dict[str, Known]]]:
+def curves(micro: MicroFigures) -> list[tuple[str, dict[str, CalibratedFigure]]]:
     """Figures by curve, in the order measured: `copy_gb_s` → {"64_kib": 41.2, …, "max": 55.0}."""
-    by_curve: dict[str, dict[str, Known]] = {}
+    by_curve: dict[str, dict[str, CalibratedFigure]] = {}
     for name, value in micro.figures.items():
         for unit in ("_gb_s_", "_gflops_"):
             if unit in name:

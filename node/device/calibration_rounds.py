@@ -29,7 +29,7 @@ MAX_WAIT_S: Final = 3.0
 """Longest wait of a first round for a quiet host, in seconds; a full round waits ten times as long."""
 QUIET_S: Final = 1.0
 """Longest wait of a later round for a quiet host, in seconds."""
-OF_OLD: Final = "calibration.json"
+LEGACY_FILE_NAME: Final = "calibration.json"
 """An earlier version's file, in the worker's folder of a home. A device now has one file for all homes."""
 
 
@@ -78,9 +78,9 @@ class Calibrator:
         `wait_s`: the longest wait for a quiet host; `old`: a worker's folder, from which an earlier version's file is removed. `report`
         gets a line for each step.
         """
-        if old is not None and await DISK.run(_remove, old / OF_OLD):
+        if old is not None and await DISK.run(_remove, old / LEGACY_FILE_NAME):
             report(
-                f"removed {old / OF_OLD} of an earlier version: calibrations are now stored in {self.path.parent}"
+                f"removed {old / LEGACY_FILE_NAME} of an earlier version: calibrations are now stored in {self.path.parent}"
             )
         stored = await DISK.run(read_calibration, self.path, self.profile.fingerprint)
         self.current = stored.calibration

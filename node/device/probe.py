@@ -26,7 +26,7 @@ from node.device import probe_parsers
 from node.device.gpu_units import ANY_GPU, NO_GPUS, DeviceGpus, GpuChoice
 from node.device.monitor import DeviceMonitor
 from protocol.errors import LocalProtocolError
-from protocol.formats.frameworks import RUN_BY, framework_of
+from protocol.formats.frameworks import FORMATS_BY_FRAMEWORK, framework_of
 from protocol.values.advert import MAX_ADVERT, Advert, GpuInfo, UnitOffer
 from protocol.values.features import FEATURES, SIMULATED_FEATURES
 from protocol.values.reading import Sensor
@@ -152,7 +152,7 @@ def trouble_with(profile: Profile, probe_units: Callable[[], ProbedUnits]) -> st
 
 def _advertised_formats(unit: UnitInfo) -> tuple[str, ...] | None:
     """The formats of `unit` to advertise; None if other nodes know them from its framework, or there are none."""
-    return None if framework_of(unit.unit) in RUN_BY else unit.formats or None
+    return None if framework_of(unit.unit) in FORMATS_BY_FRAMEWORK else unit.formats or None
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from swarm.net.link import Link
 from swarm.net.links import Links, serve_links
 from swarm.net.network import Network
 from swarm.p2p.dial_rules import NOT_DIALLED
-from swarm.p2p.dialler import AnotherAnswers
+from swarm.p2p.dialler import WrongPeerAnswered
 from swarm.pools.membership import Membership
 from swarm.reach.autonat import DialBackAnswer, ask
 from swarm.reach.reachability import TRIES, Reach, ReachState, answered, verdict_of
@@ -164,7 +164,7 @@ async def _try_gate(
         await network.connect(contact.peer, contact.addresses, max_wait_s=ANSWER_S)
     except Unreachable as error:
         cause = error.__cause__
-        other = cause.actual if isinstance(cause, AnotherAnswers) else ""
+        other = cause.actual if isinstance(cause, WrongPeerAnswered) else ""
         where = [parse_tcp(address) for address in contact.addresses]
         here = all(one is not None and one.ip is not None and one.ip.is_loopback for one in where)
         return GateFacts(name, why=error.what, here=here, expected=contact.peer, other=other)

@@ -18,7 +18,7 @@ from node.run.record_builder import launch_output
 from node.run.runner import limits, work_order
 from node.store import bundles
 from protocol.errors import RemoteProtocolError, ResourceError
-from protocol.formats.frameworks import RUN_BY, cpu_unit, driver_of, framework_of
+from protocol.formats.frameworks import FORMATS_BY_FRAMEWORK, cpu_unit, driver_of, framework_of
 from protocol.values.record import LaunchOutput
 from protocol.values.task import Task
 
@@ -26,7 +26,7 @@ DRIVERS: Final = {
     "Simulation": ("fake", SIMULATED_UNIT),
     **{
         framework: (driver_of(framework_of(unit)), unit)
-        for framework in RUN_BY
+        for framework in FORMATS_BY_FRAMEWORK
         for unit in (cpu_unit(framework),)
     },
 }

@@ -17,7 +17,7 @@ from protocol.words import Reason
 from swarm.blobs.swarm_download import Mirror
 from swarm.download.download import EDGE, Edge, download
 from swarm.download.response import FileChanged, ResponseHead
-from swarm.download.urls import FOR_OTHERS, FOR_OWNER, read_url
+from swarm.download.urls import OTHERS_URL_REACH, OWNER_URL_REACH, read_url
 
 TRIES: Final = 3
 """Tries in a row before another source, if there is one, is next."""
@@ -31,7 +31,7 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge | None = None)
     The source raises `Refused` if the URL or a redirect may not be followed, or there is no such file; `RunError` (wrong-hash) if the file
     is no longer the campaign's; `Unreachable` if a later try may succeed.
     """
-    reach = FOR_OWNER if owner else FOR_OTHERS
+    reach = OWNER_URL_REACH if owner else OTHERS_URL_REACH
 
     async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:
         address = read_url(url, reach)
@@ -80,7 +80,7 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge | None = None)
 
 def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge | None = None) -> Mirror:
     """Like `url_source`, but in pieces, for a download from the swarm. The caller verifies each piece."""
-    reach, tag = FOR_OWNER if owner else FOR_OTHERS, ""
+    reach, tag = OWNER_URL_REACH if owner else OTHERS_URL_REACH, ""
 
     async def piece(offset: int, length: int) -> bytearray:
         nonlocal tag

@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from node.capacity.ledger import Ledger
-from node.settings.rules import Rules, standing
+from node.settings.rules import Rules, why_not_serving
 from protocol.errors import ResourceError
 from protocol.messages.work import Action, Control, Denied
 from protocol.values.lease import LeaseState
@@ -142,7 +142,7 @@ class OwnerControl:
         """Hold the worker back, or let it serve, according to the rules now."""
         condition = self.ledger.condition
         now, on_battery = self.senses.local(), self.senses.on_battery()
-        condition.hold(standing(self.rules, now, on_battery=on_battery, paused=self.pause.on))
+        condition.hold(why_not_serving(self.rules, now, on_battery=on_battery, paused=self.pause.on))
         draining = condition.state is WorkerState.DRAINING
         if (draining, condition.why) != self._reported:
             self._reported = (draining, condition.why)

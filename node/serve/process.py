@@ -41,7 +41,7 @@ from swarm.base.locks import lock_folder
 from swarm.base.threads import DISK, WAITING
 from swarm.join.known_gates import addresses_file, local_gates, save_gates
 from swarm.join.node import RunningNode, open_node, wait_for_stop
-from swarm.net.addresses import concrete
+from swarm.net.addresses import expand_wildcards
 from swarm.net.identity import load_or_create
 from swarm.p2p.connection_gater import ConnectionGater
 from swarm.pools.manifests import verified
@@ -263,7 +263,7 @@ def with_gates_of(
 def near_addresses(listen: Sequence[str], announced: Sequence[str]) -> tuple[str, ...]:
     """Where this machine reaches its own worker: its listen addresses, if their ports are fixed, and its announced addresses."""
     fixed = [address for address in listen if not address.endswith("/tcp/0")]
-    return tuple(dict.fromkeys([*concrete(fixed), *announced]))
+    return tuple(dict.fromkeys([*expand_wildcards(fixed), *announced]))
 
 
 async def _follow(running: RunningNode, worker: Worker) -> None:

@@ -90,7 +90,7 @@ class Rules:
     """Take new work on battery too."""
 
 
-def standing(rules: Rules, now: datetime, *, on_battery: bool = False, paused: bool = False) -> str:
+def why_not_serving(rules: Rules, now: datetime, *, on_battery: bool = False, paused: bool = False) -> str:
     """Why the worker takes no new work at `now` (local), for people; empty: it does. `on_battery`: False also if the device cannot tell."""
     if paused:
         return "paused by its owner"

@@ -53,7 +53,7 @@ FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
 )
 """Formats by the word that campaigns and drivers use."""
 
-RUN_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+FORMATS_BY_FRAMEWORK: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "ONNX": ("onnx",),
         "Torch": ("pt2", "torchscript", "safetensors"),
@@ -68,9 +68,9 @@ RUN_BY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """Formats by framework. Each framework has a driver, named after it in lower case, and a unit on the processor unless it is in
-`ON_GPUS_ALONE`."""
-NO_MORE: Final[UnitFormats] = MappingProxyType({})
-ON_GPUS_ALONE: Final[Mapping[str, str]] = MappingProxyType({"TensorRT": "ONNX"})
+`GPU_ONLY_FRAMEWORKS`."""
+NO_EXTRA_FORMATS: Final[UnitFormats] = MappingProxyType({})
+GPU_ONLY_FRAMEWORKS: Final[Mapping[str, str]] = MappingProxyType({"TensorRT": "ONNX"})
 """Frameworks without a unit on the processor → the framework that runs their formats there."""
 
 
@@ -97,24 +97,24 @@ def format_of_kind(kind: ModelFormat) -> str | None:
     return next((key for key, form in FORMATS.items() if kind in form.kinds), None)
 
 
-def taken_by(unit: str, more: UnitFormats = NO_MORE) -> tuple[str, ...] | None:
+def taken_by(unit: str, more: UnitFormats = NO_EXTRA_FORMATS) -> tuple[str, ...] | None:
     """The formats that the unit runs, its framework's own first; None: unknown."""
-    return RUN_BY.get(framework_of(unit)) or more.get(without_number(unit)) or None
+    return FORMATS_BY_FRAMEWORK.get(framework_of(unit)) or more.get(without_number(unit)) or None
 
 
-def runs(unit: str, form: str | None, more: UnitFormats = NO_MORE) -> bool:
+def runs(unit: str, form: str | None, more: UnitFormats = NO_EXTRA_FORMATS) -> bool:
     """Whether the unit may run a model in this format; also true if its formats are unknown."""
     taken = taken_by(unit, more)
     return form is None or taken is None or form in taken
 
 
-def chosen_format(unit: str, forms: Sequence[str], more: UnitFormats = NO_MORE) -> str | None:
+def chosen_format(unit: str, forms: Sequence[str], more: UnitFormats = NO_EXTRA_FORMATS) -> str | None:
     """Which of several files of one model the unit measures: its framework's own format before formats that it converts. None: none of them
     or, if nothing is known about the unit, any of them."""
     return next((form for form in taken_by(unit, more) or () if form in forms), None)
 
 
-def words_of(unit: str, more: UnitFormats = NO_MORE) -> str:
+def words_of(unit: str, more: UnitFormats = NO_EXTRA_FORMATS) -> str:
     """The formats that a unit runs, in words, if they are known: `pt2, torchscript and safetensors`."""
     *first, last = taken_by(unit, more) or ("any format",)
     return f"{', '.join(first)} and {last}" if first else last
@@ -126,13 +126,13 @@ def driver_of(framework: str) -> str:
 
 
 def cpu_unit(framework: str) -> str:
-    """The unit that every device has which has the framework's driver, or the driver of the one in `ON_GPUS_ALONE`."""
-    return f"CPU ({ON_GPUS_ALONE.get(framework, framework)})"
+    """The unit that every device has which has the framework's driver, or the driver of the one in `GPU_ONLY_FRAMEWORKS`."""
+    return f"CPU ({GPU_ONLY_FRAMEWORKS.get(framework, framework)})"
 
 
 def plain_unit(form: str) -> str:
     """The first such unit that runs the format: `CPU (LiteRT)`."""
-    return next(cpu_unit(framework) for framework, taken in RUN_BY.items() if form in taken)
+    return next(cpu_unit(framework) for framework, taken in FORMATS_BY_FRAMEWORK.items() if form in taken)
 
 
 def suggestion(form: str) -> str:

@@ -40,9 +40,9 @@ class ModelFormat(StrEnum):
     OTHER = "other file"
 
 
-RUNS_CODE: Final = frozenset({ModelFormat.TORCHSCRIPT, ModelFormat.EXPORTED})
+CODE_CARRYING_FORMATS: Final = frozenset({ModelFormat.TORCHSCRIPT, ModelFormat.EXPORTED})
 """Formats never run for strangers."""
-UNPICKLES: Final = frozenset({ModelFormat.CHECKPOINT, ModelFormat.PICKLE})
+PICKLE_FORMATS: Final = frozenset({ModelFormat.CHECKPOINT, ModelFormat.PICKLE})
 """Formats never opened."""
 _PROGRAM_SUFFIXES: Final = frozenset({".pt", ".pt2", ".pth", ".ts", ".jit", ".bin", ".ckpt", ".pkl"})
 

@@ -6,9 +6,9 @@ from typing import Final
 
 LOOKS: Final = (6, 10, 20, 40, 80, 130, 200)
 """Numbers of launches after which the result may be looked at."""
-UNHURRIED: Final = 40
+MIN_COMPARISON_LAUNCHES: Final = 40
 """Launches of a comparison that are always made, however long they take."""
-HURRIED_S: Final = 180.0
+EXTRA_LAUNCHES_S: Final = 180.0
 """Further launches are made only if they will probably end within this many seconds of the first launch's start."""
 
 

@@ -48,7 +48,7 @@ class CallPermission:
     """The only campaigns that it may name; None: any."""
     team: str = ""
     """The team the peer belongs to, for display."""
-    rests: str = field(default="", compare=False)
+    backing_token: str = field(default="", compare=False)
     """The token behind this permission; empty: none."""
 
     def may(self, verb: Message) -> work.Denied | None:

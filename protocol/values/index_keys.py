@@ -80,7 +80,7 @@ Alternatives = tuple[str, ...]
 """Attributes of which every matching device has at least one."""
 
 
-def implied(requirement: Requirement) -> tuple[Alternatives, ...]:
+def index_alternatives(requirement: Requirement) -> tuple[Alternatives, ...]:
     """All ways to read the index for `requirement`, simplest first; always ends with `(EVERYBODY,)`.
 
     Each way finds every matching device by itself, if all of its attributes are read.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from protocol.formats.gpu_units import gpu_number
 from protocol.values.advert import Advert, GpuInfo
-from protocol.values.requirement import Clause, Of, Op, Requirement, attribute_of, show_size
+from protocol.values.requirement import Clause, Op, Requirement, ValueKind, attribute_of, show_size
 from protocol.wire.base import brief
 
 NOT_SET: Final = "not set"
@@ -62,7 +62,7 @@ class Match:
 
 def match(requirement: Requirement, advert: Advert) -> Match:
     """Compare each clause separately (never two devices, never several dimensions at once), with GPUs as the unit sees them."""
-    narrowed = as_seen(requirement, advert)
+    narrowed = narrow_to_unit_gpu(requirement, advert)
     return Match(tuple(match_clause(clause, narrowed) for clause in requirement.clauses))
 
 
@@ -71,7 +71,7 @@ _ON_GPU: Final = ("GPU ", "TensorRT ", "DirectML ")
 _OF_GPUS: Final = frozenset({"gpu", "vram"})
 
 
-def as_seen(requirement: Requirement, advert: Advert) -> Advert:
+def narrow_to_unit_gpu(requirement: Requirement, advert: Advert) -> Advert:
     """The advert reduced to the GPU that the unit runs on, if the requirement asks for a unit on a GPU and has clauses about GPUs."""
     unit = _gpu_unit(requirement)
     return advert if unit is None else _with_gpu_of(unit, advert)
@@ -131,10 +131,10 @@ def _absent(clause: Clause) -> ClauseState:
     return ClauseState.MET if clause.op is Op.NE else ClauseState.UNMET
 
 
-def _comparison(of: Of, clause: Clause) -> Callable[[Any], bool] | None:
+def _comparison(of: ValueKind, clause: Clause) -> Callable[[Any], bool] | None:
     """Whether a device's value meets the clause. None: this version does not know how to compare them."""
     op, value = clause.op, clause.value
-    if of in (Of.NUMBER, Of.SIZE):
+    if of in (ValueKind.NUMBER, ValueKind.SIZE):
         if op not in _ORDER or isinstance(value, (str, tuple)):
             return None
         compare = _ORDER[op]
@@ -143,13 +143,13 @@ def _comparison(of: Of, clause: Clause) -> Callable[[Any], bool] | None:
     match op:
         case Op.LIKE:
             like = _like(text)
-            return (lambda have: any(like(str(item)) for item in have)) if of is Of.LIST else like
-        case Op.HAS if of is Of.LIST:
+            return (lambda have: any(like(str(item)) for item in have)) if of is ValueKind.LIST else like
+        case Op.HAS if of is ValueKind.LIST:
             return lambda have: text in have
-        case Op.EQ | Op.NE if of is Of.TEXT:
+        case Op.EQ | Op.NE if of is ValueKind.TEXT:
             compare = _ORDER[op]
             return lambda have: compare(have, text)
-        case Op.IN if of is Of.TEXT and isinstance(value, tuple):
+        case Op.IN if of is ValueKind.TEXT and isinstance(value, tuple):
             return frozenset(value).__contains__
     return None
 
@@ -261,10 +261,10 @@ def _condition(clause: Clause) -> Callable[[Advert], bool] | None:
     return condition
 
 
-def show_value(of: Of, have: Any) -> str:
+def show_value(of: ValueKind, have: Any) -> str:
     """A device's attribute in words."""
-    if of is Of.SIZE:
+    if of is ValueKind.SIZE:
         return show_size(int(have))
-    if of is Of.LIST:
+    if of is ValueKind.LIST:
         return ", ".join(str(item) for item in have) or "none"
     return str(have)

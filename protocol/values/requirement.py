@@ -38,7 +38,7 @@ class Op(StrEnum):
     HAS = "has"
 
 
-class Of(StrEnum):
+class ValueKind(StrEnum):
     """The kind of value that an attribute has."""
 
     NUMBER = "number"
@@ -53,7 +53,7 @@ class Attribute:
     """Something that a clause can name."""
 
     name: str
-    of: Of
+    of: ValueKind
     meaning: str
     read: Callable[[Advert], Value | tuple[str, ...] | None]
     """Reads the value from an advert; None: this node does not say."""
@@ -67,48 +67,54 @@ def _vram(advert: Advert) -> int | None:
 ATTRIBUTES: Final[dict[str, Attribute]] = {
     item.name: item
     for item in (
-        Attribute("arch", Of.TEXT, "processor architecture, such as x86_64", lambda a: a.arch or None),
-        Attribute("cores", Of.NUMBER, "physical cores", lambda a: a.cores),
-        Attribute("device", Of.TEXT, "the hardware's id (device_udid)", lambda a: a.device),
+        Attribute("arch", ValueKind.TEXT, "processor architecture, such as x86_64", lambda a: a.arch or None),
+        Attribute("cores", ValueKind.NUMBER, "physical cores", lambda a: a.cores),
+        Attribute("device", ValueKind.TEXT, "the hardware's id (device_udid)", lambda a: a.device),
         Attribute(
             "features",
-            Of.LIST,
+            ValueKind.LIST,
             "kinds of tasks that older versions cannot run, such as units-in-turns",
             lambda a: a.features or (),
         ),
         Attribute(
             "gpu",
-            Of.LIST,
+            ValueKind.LIST,
             "names of the GPUs; for a unit on a GPU, only that of its own GPU",
             lambda a: tuple(g.name for g in a.gpus),
         ),
         Attribute(
-            "monitors", Of.LIST, "sensors shown live, such as power or gpu-temperature", lambda a: a.monitors
+            "monitors",
+            ValueKind.LIST,
+            "sensors shown live, such as power or gpu-temperature",
+            lambda a: a.monitors,
         ),
-        Attribute("models", Of.LIST, "sha256 of cached models", lambda a: a.models),
-        Attribute("name", Of.TEXT, "the device's name", lambda a: a.name),
-        Attribute("os", Of.TEXT, "operating system and version", lambda a: a.os or None),
-        Attribute("peer", Of.TEXT, "the node's peer id", lambda a: a.peer),
-        Attribute("pools", Of.LIST, "names of the pools it works for", lambda a: a.pools),
-        Attribute("ram", Of.SIZE, "memory", lambda a: a.ram),
-        Attribute("sandbox", Of.TEXT, "full, partial or none", lambda a: a.sandbox),
-        Attribute("soc", Of.TEXT, "processor or system on chip", lambda a: a.soc or None),
-        Attribute("threads", Of.NUMBER, "logical processors", lambda a: a.threads),
+        Attribute("models", ValueKind.LIST, "sha256 of cached models", lambda a: a.models),
+        Attribute("name", ValueKind.TEXT, "the device's name", lambda a: a.name),
+        Attribute("os", ValueKind.TEXT, "operating system and version", lambda a: a.os or None),
+        Attribute("peer", ValueKind.TEXT, "the node's peer id", lambda a: a.peer),
+        Attribute("pools", ValueKind.LIST, "names of the pools it works for", lambda a: a.pools),
+        Attribute("ram", ValueKind.SIZE, "memory", lambda a: a.ram),
+        Attribute("sandbox", ValueKind.TEXT, "full, partial or none", lambda a: a.sandbox),
+        Attribute("soc", ValueKind.TEXT, "processor or system on chip", lambda a: a.soc or None),
+        Attribute("threads", ValueKind.NUMBER, "logical processors", lambda a: a.threads),
         Attribute(
-            "units", Of.LIST, "compute units that work there", lambda a: tuple(u.unit for u in a.units)
+            "units", ValueKind.LIST, "compute units that work there", lambda a: tuple(u.unit for u in a.units)
         ),
-        Attribute("version", Of.TEXT, "version of sark-node", lambda a: a.version or None),
+        Attribute("version", ValueKind.TEXT, "version of sark-node", lambda a: a.version or None),
         Attribute(
-            "vram", Of.SIZE, "memory of the largest GPU; for a unit on a GPU, that of its own GPU", _vram
+            "vram",
+            ValueKind.SIZE,
+            "memory of the largest GPU; for a unit on a GPU, that of its own GPU",
+            _vram,
         ),
     )
 }
 _LABEL: Final = re.compile(r"^label\.[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")
-_OPS: Final[dict[Of, frozenset[Op]]] = {
-    Of.NUMBER: frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE}),
-    Of.SIZE: frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE}),
-    Of.TEXT: frozenset({Op.EQ, Op.NE, Op.LIKE, Op.IN}),
-    Of.LIST: frozenset({Op.HAS, Op.LIKE}),
+_OPS: Final[dict[ValueKind, frozenset[Op]]] = {
+    ValueKind.NUMBER: frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE}),
+    ValueKind.SIZE: frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE}),
+    ValueKind.TEXT: frozenset({Op.EQ, Op.NE, Op.LIKE, Op.IN}),
+    ValueKind.LIST: frozenset({Op.HAS, Op.LIKE}),
 }
 
 
@@ -128,7 +134,7 @@ class Clause(Message):
         attribute = attribute_of(self.attribute)
         if isinstance(self.value, tuple):
             shown = ", ".join(self.value)
-        elif attribute is not None and attribute.of is Of.SIZE and isinstance(self.value, int):
+        elif attribute is not None and attribute.of is ValueKind.SIZE and isinstance(self.value, int):
             shown = show_size(self.value)
         else:
             shown = str(self.value)
@@ -147,7 +153,7 @@ def attribute_of(name: str) -> Attribute | None:
         return ATTRIBUTES[name]
     if _LABEL.match(name):
         label = name.removeprefix("label.")
-        return Attribute(name, Of.TEXT, "a label set by the owner", lambda a: a.labels.get(label))
+        return Attribute(name, ValueKind.TEXT, "a label set by the owner", lambda a: a.labels.get(label))
     return None
 
 
@@ -208,12 +214,12 @@ def parse_clause(text: str) -> Clause:
     value: str | float | tuple[str, ...] = plain
     if op is Op.IN:
         value = tuple(_unquote(item) for item in raw.strip("[]").split(",") if item.strip())
-    elif attribute.of is Of.SIZE:
+    elif attribute.of is ValueKind.SIZE:
         size = parse_size(plain)
         if size is None or plain.isdigit():  # 80 of what? a user would not mean bytes
             raise wrong(f"{raw!r} is not a size in", "write it as 8 GiB or 500 MB")
         value = size
-    elif attribute.of is Of.NUMBER:
+    elif attribute.of is ValueKind.NUMBER:
         try:
             number = float(plain)
         except ValueError:

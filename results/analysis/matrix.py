@@ -12,11 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from results.analysis.pairs import stem, unlike
+from results.analysis.pairs import stem, why_not_comparable
 from results.row.identity import device_identity, names_device
 from results.row.names import with_distinct_names
 from results.row.row import Row, RowStatus
-from results.row.simulated import counting
+from results.row.simulated import prefer_measured
 from results.row.verdicts import RowVerdict
 from swarm.base.text import did_you_mean, safe_text
 from swarm.base.yaml import read_document
@@ -141,7 +141,7 @@ def _cell(row: Row, base: Row | None, base_name: str, prices: Mapping[str, Price
     ratio, why = None, ""
     if base_name and base is None:
         why = "no base to compare with"
-    elif base is not None and (why := unlike(base, row)):
+    elif base is not None and (why := why_not_comparable(base, row)):
         why = f"no ratio: {why}".replace("B is", "it is").replace("A is", "the base is")
     elif base is not None and base.inference_ms_median:
         ratio = median / base.inference_ms_median
@@ -216,7 +216,7 @@ def pareto_front(points: Sequence[tuple[float, float]], *, more_is_better: bool 
 
 def _timed(cells: Sequence[MatrixCell]) -> list[MatrixCell]:
     """The cells with a time that counts: their outputs agree; simulations only if nothing was measured."""
-    return counting(
+    return prefer_measured(
         cell for cell in cells if cell.median_ms is not None and cell.verdict != RowVerdict.MISMATCH
     )
 

@@ -137,7 +137,7 @@ def _devices(side: Sequence[ResultEntry]) -> set[str]:
 
 
 def _pair(a: Row, b: Row, compare: Callable[[], Comparison]) -> Pair:
-    if why := unlike(a, b):
+    if why := why_not_comparable(a, b):
         return Pair(a, b, ambiguous(f"not compared: {why}"))
     comparison = compare()
     surely = comparison.verdict in (ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER)
@@ -156,7 +156,7 @@ def _alone(a: Row | None, b: Row | None) -> Pair:
     return Pair(a, b, ambiguous(f"not compared: only {'A' if b is None else 'B'} has it"))
 
 
-def unlike(a: Row, b: Row) -> str:
+def why_not_comparable(a: Row, b: Row) -> str:
     """Why two rows may not be compared; empty if they may."""
     if bool(a.simulated) != bool(b.simulated):
         return f"{'A' if a.simulated else 'B'} is a simulation, the other was measured"

@@ -88,7 +88,9 @@ HOST: Final = frozenset(
 )
 """Verdicts that may differ at another hour: a result that one of them makes doubtful is measured again."""
 _UNMEASURED: Final = frozenset({RegressionFinding.ABSENT, RegressionFinding.SIMULATED})
-WORSE: Final = frozenset({RegressionFinding.SLOWER, RegressionFinding.MEMORY, RegressionFinding.FAILED})
+WORSE_FINDINGS: Final = frozenset(
+    {RegressionFinding.SLOWER, RegressionFinding.MEMORY, RegressionFinding.FAILED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +151,17 @@ class RegressionCell(CellOutcome):
     @property
     def good(self) -> bool:
         """Whether later results may be compared with it."""
-        valid = self.verdict == RowVerdict.VALID and self.finding not in WORSE
+        valid = self.verdict == RowVerdict.VALID and self.finding not in WORSE_FINDINGS
         return self._measured and valid and not self.cleared
 
     @property
     def acceptable(self) -> bool:
         """Whether later results may be compared with it once its run is accepted; not if `cleared` without an alarm."""
-        return self._measured and self.median_ms is not None and (not self.cleared or self.finding in WORSE)
+        return (
+            self._measured
+            and self.median_ms is not None
+            and (not self.cleared or self.finding in WORSE_FINDINGS)
+        )
 
     @property
     def unsettled(self) -> bool:
@@ -203,7 +209,7 @@ def judge(
 
 def finding_of(cells: Sequence[RegressionCell]) -> RegressionFinding:
     """The finding for a run with these cells."""
-    if any(cell.finding in WORSE for cell in cells):
+    if any(cell.finding in WORSE_FINDINGS for cell in cells):
         return RegressionFinding.REGRESSION
     if not cells or any(cell.finding in _UNMEASURED for cell in cells):
         return RegressionFinding.INCOMPLETE
@@ -214,7 +220,7 @@ def confirming(cells: Sequence[RegressionCell]) -> bool:
     """Whether a run with these cells waits until some are measured again. A merely doubtful cell does not delay a certain alarm."""
     if any(cell.finding is RegressionFinding.SLOWER for cell in cells):
         return True
-    return any(cell.unsettled for cell in cells) and not any(cell.finding in WORSE for cell in cells)
+    return any(cell.unsettled for cell in cells) and not any(cell.finding in WORSE_FINDINGS for cell in cells)
 
 
 def _cell(
@@ -284,7 +290,7 @@ def confirmed(
             "ratio_low": row.ratio_low,
             "ratio_high": row.ratio_high,
         }
-        changed = "" if good is None or finding in WORSE else _changed(good.measured.row, row)
+        changed = "" if good is None or finding in WORSE_FINDINGS else _changed(good.measured.row, row)
         if changed:
             why = f"{cell.why}; in turns with the last good model: {finding}, but {changed}"
             return cell.model_copy(update={"why": why})
@@ -294,7 +300,7 @@ def confirmed(
         finding, words, ratios = compared(good, again, alarm)
         why = f"measured once more: {words}"
     cleared = cell.finding is RegressionFinding.SLOWER and finding is not RegressionFinding.SLOWER
-    memory = "" if good is None or finding in WORSE else more_memory(good.measured.peaks, peaks)
+    memory = "" if good is None or finding in WORSE_FINDINGS else more_memory(good.measured.peaks, peaks)
     if memory:
         finding, why, ratios = (
             RegressionFinding.MEMORY,

@@ -19,7 +19,7 @@ from results.row.form import instant
 from results.row.make import compared_columns
 from results.row.row import Row, RowStatus
 from results.row.stats import MIN_LAUNCHES
-from results.row.verdicts import GRAVITY, RowVerdict
+from results.row.verdicts import VERDICTS_BY_SEVERITY, RowVerdict
 
 MIN_COUNTED: Final = 5
 """Number of sittings from which a device's coverage is reported."""
@@ -68,7 +68,7 @@ class PooledMedian:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldIntervals:
+class IntervalCoverage:
     """How many sittings' intervals hold the pooled median of the other sittings of the same measurement."""
 
     held: int = 0
@@ -93,8 +93,8 @@ class HeldIntervals:
             return None
         return sorted(self.missed_by)[rank - self.held - 1] if rank > self.held else 0.0
 
-    def __add__(self, other: HeldIntervals) -> HeldIntervals:
-        return HeldIntervals(
+    def __add__(self, other: IntervalCoverage) -> IntervalCoverage:
+        return IntervalCoverage(
             self.held + other.held, self.sittings + other.sittings, self.missed_by + other.missed_by
         )
 
@@ -198,9 +198,13 @@ def pooled_row(row: Row, sittings: Sequence[Row]) -> Row:
     if (turned := pooled_turns(sittings)) is not None:
         cpu = dict.fromkeys(("cpu_ratio", "cpu_ratio_low", "cpu_ratio_high"))
         update |= cpu | compared_columns(turned.comparison) | {"launches": turned.comparison.launches[0]}
-    doubts = [each for each in sittings if each.verdict in GRAVITY and each.verdict != RowVerdict.SIMULATED]
+    doubts = [
+        each
+        for each in sittings
+        if each.verdict in VERDICTS_BY_SEVERITY and each.verdict != RowVerdict.SIMULATED
+    ]
     if doubts:
-        worst = min(doubts, key=lambda each: GRAVITY.index(RowVerdict(each.verdict)))
+        worst = min(doubts, key=lambda each: VERDICTS_BY_SEVERITY.index(RowVerdict(each.verdict)))
         why = f"sitting {worst.sitting}: {worst.verdict_reason}"
         update |= {"verdict": worst.verdict, "verdict_reason": why}
     return row.model_copy(update=update)
@@ -226,17 +230,17 @@ def pooled_rows(rows: Sequence[Row]) -> list[Row]:
     return chosen
 
 
-def coverage(figures: Sequence[SittingFigure]) -> HeldIntervals:
+def coverage(figures: Sequence[SittingFigure]) -> IntervalCoverage:
     """Coverage of the latest sittings with one fingerprint that are far enough apart."""
     return held_intervals(_apart(figures)[-MAX_COUNTED:])
 
 
-def held_intervals(sittings: Sequence[SittingFigure]) -> HeldIntervals:
+def held_intervals(sittings: Sequence[SittingFigure]) -> IntervalCoverage:
     """Compare each interval with the pooled median of the others. That median has an error itself, so the interval is widened by it: if
     sittings are what they claim, 95 % of intervals hold it, for three sittings as for fifty. Empty for fewer than three.
     """
     if len(sittings) < 3:
-        return HeldIntervals()
+        return IntervalCoverage()
     missed_by, wider = list[float](), math.sqrt(len(sittings) / (len(sittings) - 1))
     for index, figure in enumerate(sittings):
         others = pool([*sittings[:index], *sittings[index + 1 :]])
@@ -245,17 +249,17 @@ def held_intervals(sittings: Sequence[SittingFigure]) -> HeldIntervals:
         off = math.log(others.median / figure.median)
         if not below <= off <= above:
             missed_by.append(max(off - above, below - off))
-    return HeldIntervals(len(sittings) - len(missed_by), len(sittings), tuple(missed_by))
+    return IntervalCoverage(len(sittings) - len(missed_by), len(sittings), tuple(missed_by))
 
 
-def coverage_of_devices(measured: Iterable[tuple[str, str, SittingFigure]]) -> dict[str, HeldIntervals]:
+def coverage_of_devices(measured: Iterable[tuple[str, str, SittingFigure]]) -> dict[str, IntervalCoverage]:
     """Coverage of each device over everything it measured more than once. `measured`: device, fingerprint and figure of each row."""
     cells: dict[tuple[str, str], list[SittingFigure]] = defaultdict(list)
     for device, fingerprint, figure in measured:
         cells[device, fingerprint].append(figure)
-    held: dict[str, HeldIntervals] = {}
+    held: dict[str, IntervalCoverage] = {}
     for (device, _), figures in cells.items():
-        held[device] = held.get(device, HeldIntervals()) + coverage(figures)
+        held[device] = held.get(device, IntervalCoverage()) + coverage(figures)
     return {device: each for device, each in held.items() if each.sittings}
 
 

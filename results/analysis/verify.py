@@ -28,7 +28,7 @@ from results.analysis.sittings import pool_sittings
 from results.analysis.verify_scores import check_scores
 from results.export.csv import csv_lines
 from results.export.raw import RawResult, json_lines, raw_result
-from results.row.acceptance import check_whole, not_as_asked
+from results.row.acceptance import check_whole, find_task_mismatch
 from results.row.form import JsonModel
 from results.row.make import make_row
 from results.row.record import observe
@@ -183,7 +183,7 @@ def _refusals(task: Task, record: Record, account: WitnessAccount | None) -> lis
         check_whole(record, task)
     except RemoteProtocolError as exc:
         return [exc.what]
-    refused = not_as_asked(record, task)
+    refused = find_task_mismatch(record, task)
     if refused is None and account is not None:
         refused = refusal(record, observe(record), account)
     return [f"it is Complete, but should not be: {refused[1]}"] if refused else []

@@ -89,7 +89,7 @@ def _cell(value: object) -> object:
 # -- Parquet ---------------------------------------------------------------------------------------------------------------------------
 
 
-def need(module: str, what: str) -> Any:
+def import_extra(module: str, what: str) -> Any:
     """Import a module of the extra `[report]`. Raises `ResourceError` if it is not installed."""
     try:
         return import_module(module)
@@ -102,7 +102,7 @@ def need(module: str, what: str) -> Any:
 
 def write_parquet(path: Path, campaign: str, results: Iterable[RawResult]) -> None:
     """Write `results` to `path`, all or nothing. Raises `ResourceError`, also if pyarrow is missing. Blocking."""
-    need("pyarrow.parquet", "Parquet")  # before creating a file
+    import_extra("pyarrow.parquet", "Parquet")  # before creating a file
     replace_bytes(path, lambda out: _write(out, campaign, results))
 
 
@@ -114,7 +114,7 @@ def parquet_bytes(campaign: str, results: Iterable[RawResult]) -> bytes:
 
 
 def _write(out: IO[bytes], campaign: str, results: Iterable[RawResult]) -> None:
-    arrow, parquet = need("pyarrow", "Parquet"), need("pyarrow.parquet", "Parquet")
+    arrow, parquet = import_extra("pyarrow", "Parquet"), import_extra("pyarrow.parquet", "Parquet")
     schema = _schema(arrow, campaign)
     left = iter(results)
     with parquet.ParquetWriter(out, schema, compression="zstd") as writer:

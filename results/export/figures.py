@@ -12,7 +12,7 @@ from results.export.pivots import FigureColumn
 from results.row.make import record_fields
 from results.row.record import RecordView
 from results.row.row import Row
-from results.row.verdicts import GRAVITY, RowVerdict
+from results.row.verdicts import VERDICTS_BY_SEVERITY, RowVerdict
 from results.row.witness import WitnessAccount
 
 _FACTS: Final[dict[str, str]] = {
@@ -50,7 +50,10 @@ def figures_of(
 def unconfirmed(columns: Mapping[str, Any]) -> dict[str, Any]:
     """`columns` for a stranger's record without a confirmed inference: the verdict is `unchecked` or graver."""
     verdict = columns.get("verdict", "")
-    milder = verdict == RowVerdict.VALID or verdict in GRAVITY[GRAVITY.index(RowVerdict.UNCHECKED) :]
+    milder = (
+        verdict == RowVerdict.VALID
+        or verdict in VERDICTS_BY_SEVERITY[VERDICTS_BY_SEVERITY.index(RowVerdict.UNCHECKED) :]
+    )
     return {**columns, "verdict": str(RowVerdict.UNCHECKED)} if milder else dict(columns)
 
 

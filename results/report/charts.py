@@ -32,8 +32,8 @@ from results.report.drawing import (
 )
 from results.row.names import with_distinct_names
 from results.row.row import Row, RowStatus
-from results.row.simulated import counting, marked
-from results.row.stats import middle, nearest_rank
+from results.row.simulated import mark_simulated, prefer_measured
+from results.row.stats import median_of_sorted, nearest_rank
 from results.row.verdicts import RowVerdict
 from swarm.base.text import count, safe_text
 
@@ -87,7 +87,7 @@ def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
         else parts or [lambda row: row.device_name or "no device"]
     )
     names = [
-        marked(" · ".join(filter(None, (safe_text(part(row), 80) for part in parts))), row.simulated)
+        mark_simulated(" · ".join(filter(None, (safe_text(part(row), 80) for part in parts))), row.simulated)
         for row in rows
     ]
     return [
@@ -160,7 +160,7 @@ def strip_marks(
         for at, value in enumerate(at_even_ranks(ordered))
         if value <= edge
     ]
-    x = scale.at(middle(ordered))
+    x = scale.at(median_of_sorted(ordered))
     marks: list[Mark] = [
         Box(low, y - depth * 0.36, max(high - low, 0.5), depth * 0.72, Tone.FIRST, 0.16, hint),
         Dots(dots, Tone.FIRST, min(depth * 0.26, 4.5), 0.55),
@@ -257,13 +257,15 @@ def strips(entries: Sequence[ResultEntry], sheet: Sheet = Sheet(), *, title: str
     edge = 0.0
     for times in samples:
         low, high = nearest_rank(times, 25), nearest_rank(times, 75)
-        edge = max(edge, min(times[-1], high + 6 * max(high - low, middle(times) * 0.01)))
+        edge = max(edge, min(times[-1], high + 6 * max(high - low, median_of_sorted(times) * 0.01)))
     scale = scale_over([*(times[0] for times in samples), edge], frame.left, frame.right)
     marks = axis_below(scale, frame.top, frame.bottom, "ms per inference", sheet.type * 0.92)
     marks += frame.marks
     sentences = []
     for name, times, y in zip(names, samples, frame.ys, strict=False):
-        span = f"from {digits(times[0])} to {digits(times[-1])} ms, median {digits(middle(times))} ms"
+        span = (
+            f"from {digits(times[0])} to {digits(times[-1])} ms, median {digits(median_of_sorted(times))} ms"
+        )
         sentences.append(f"{name}: {count(len(times), 'sample')} {span}")
         marks += strip_marks(times, scale, y, frame.depth, edge=edge, hint=sentences[-1])
     title = title or "Distribution of the timed inferences"
@@ -349,7 +351,7 @@ def pareto(
     marks.append(TextLabel(size * 0.6, top - size * 0.8, label, Tone.QUIET, size * 0.92))
     if sheet.height is not None:
         marks.append(_slide_title(sheet, title))
-    counted = {row.job_id for row in counting(rows)}
+    counted = {row.job_id for row in prefer_measured(rows)}
     eligible = [at for at, row in enumerate(rows) if row.job_id in counted]
     best = pareto_front([points[at] for at in eligible], more_is_better=axis in MORE_IS_BETTER)
     front = [eligible[at] for at in best]

@@ -16,7 +16,7 @@ from results.report.quality import quality
 from results.report.sustained_chart import sustained_runs
 from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
-from results.row.simulated import counting, marked
+from results.row.simulated import mark_simulated, prefer_measured
 from results.row.strangers import strangers_line
 from results.row.verdicts import RowVerdict
 from swarm.base.text import count
@@ -97,7 +97,7 @@ def _measured(report: Report) -> Iterable[str]:
     if not report.done:
         yield "Nothing was measured."
         return
-    rows = counting(report.done)
+    rows = prefer_measured(report.done)
     models = list(dict.fromkeys(row.file_name for row in rows))
     units = list(dict.fromkeys(row.compute_units for row in rows))
     devices = _devices(rows)
@@ -181,4 +181,6 @@ def _list(names: Sequence[str]) -> str:
 
 
 def _devices(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(marked(row.device_name, row.simulated) for row in rows if row.device_name))
+    return list(
+        dict.fromkeys(mark_simulated(row.device_name, row.simulated) for row in rows if row.device_name)
+    )

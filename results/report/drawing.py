@@ -15,7 +15,7 @@ from enum import StrEnum
 from html import escape
 from typing import Any, Final, Literal
 
-from results.export.columnar import need
+from results.export.columnar import import_extra
 from swarm.base.text import safe_text
 
 Anchor = Literal["start", "middle", "end"]
@@ -219,10 +219,10 @@ def png_bytes(drawing: Drawing, *, dark: bool = False) -> bytes:
     Raises `ResourceError` if matplotlib is not installed. Blocking.
     """
     palette = DARK if dark else LIGHT
-    figures = need("matplotlib.figure", "PNG")
+    figures = import_extra("matplotlib.figure", "PNG")
     figure = figures.Figure(figsize=(drawing.width / DPI, drawing.height / DPI), dpi=DPI * SHARPNESS)
-    need("matplotlib.backends.backend_agg", "PNG").FigureCanvasAgg(figure)
-    patches = need("matplotlib.patches", "PNG")
+    import_extra("matplotlib.backends.backend_agg", "PNG").FigureCanvasAgg(figure)
+    patches = import_extra("matplotlib.patches", "PNG")
     figure.patch.set_facecolor(palette[Tone.PAPER])
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()

@@ -20,7 +20,7 @@ from results.export.raw import RawResult, ResultEntry, json_lines
 from results.report.charts import complete, names_of
 from results.row.names import with_distinct_names
 from results.row.row import Row
-from results.row.simulated import counting
+from results.row.simulated import prefer_measured
 
 MAX_PAIRS: Final = 100
 """Maximum comparisons within a campaign: each resamples a thousand times."""
@@ -171,7 +171,7 @@ class Report:
 
     def of_model(self, name: str) -> list[Row]:
         """The model's measured rows, fastest first; its simulated rows if there are none."""
-        return counting(self.all_of_model(name))
+        return prefer_measured(self.all_of_model(name))
 
     def all_of_model(self, name: str) -> list[Row]:
         """The model's complete rows, fastest first, simulations last."""

@@ -24,7 +24,7 @@ from results.report.page import (
 from results.report.task_charts import distribution_chart, trace_chart
 from results.row.form import against_words, short_shapes, without_names
 from results.row.row import Row, RowStatus
-from results.row.simulated import marked
+from results.row.simulated import mark_simulated
 from results.row.verdicts import RowVerdict
 from swarm.base.text import count
 
@@ -63,7 +63,7 @@ def task_number(row: Row) -> str:
 
 def device_name(row: Row) -> str:
     """The device's name, marked if simulated."""
-    return quote(marked(row.device_name or "none", row.simulated))
+    return quote(mark_simulated(row.device_name or "none", row.simulated))
 
 
 def verdict(row: Row) -> Badge:
@@ -81,7 +81,9 @@ def interval(row: Row, to: str) -> str:
 
 
 def configuration(row: Row) -> str:
-    line = f"{quote(marked(row.device_name or 'no device', row.simulated))} · {quote(row.compute_units)}"
+    line = (
+        f"{quote(mark_simulated(row.device_name or 'no device', row.simulated))} · {quote(row.compute_units)}"
+    )
     line += f" · {count(row.threads, 'thread')}" if row.threads is not None else ""
     return line + (f" · batch {row.batch}" if row.batch is not None else "")
 
@@ -95,7 +97,7 @@ def medians(report: Report) -> Section:
         rows = report.all_of_model(model)
         for simulated in (False, True):  # separate tables, so that the two are never mixed
             if alike := [row for row in rows if bool(row.simulated) == simulated]:
-                name = marked(model, simulated)
+                name = mark_simulated(model, simulated)
                 blocks += [Heading(quote(name)), *_of_model(name, alike)]
     timed = [row for row in report.compared if row.inference_ms_median]
     if len(timed) > 2 and (drawing := pareto(timed)) is not None:

@@ -34,7 +34,7 @@ from results.report.sustained_chart import sustained_chart
 from results.row.operators import operator_uses
 from results.row.record import RecordBlock, RecordView, observe
 from results.row.row import Row
-from results.row.stats import histogram_bins, median, middle, nearest_rank
+from results.row.stats import histogram_bins, median, median_of_sorted, nearest_rank
 from swarm.base.text import count
 
 MAX_POINTS: Final = 240
@@ -133,7 +133,7 @@ def distribution_chart(launches: Launches, row: Row | None = None) -> Drawing | 
     marks += _interval(row, scale, top, bottom)
     for number, launch in enumerate(times, start=1):
         y = top + depth * (number - 0.5)
-        low, high, half = nearest_rank(launch, 25), nearest_rank(launch, 75), middle(launch)
+        low, high, half = nearest_rank(launch, 25), nearest_rank(launch, 75), median_of_sorted(launch)
         hint = f"launch {number}: median {digits(half)} ms, middle half {digits(low)} to {digits(high)} ms"
         marks += strip_marks(launch, scale, y, depth, edge=edge, hint=hint)
         if depth >= 9 or number % 5 == 1:
@@ -210,7 +210,7 @@ def trace_chart(launches: Launches, warmups: Launches) -> Drawing | None:
     edge = _edge(every, [sorted(launch) for launch in timed if launch]) * 1.15
     firsts = [launch[0] for launch in warm if launch]
     if firsts:  # the warm-up is drawn to show how first inferences differ
-        edge = max(edge, min(median(firsts) * 1.1, COLD * middle(every)))
+        edge = max(edge, min(median(firsts) * 1.1, COLD * median_of_sorted(every)))
     left, top, bottom, right = 52.0, 22.0, 172.0, PAGE_WIDTH - 8
     drawn = [*every, *(ms for launch in warm for ms in launch)]
     scale = scale_over([ms for ms in drawn if ms <= edge], bottom, top, log=False)

@@ -110,7 +110,7 @@ def _check_rounds(name: str, record: Record, task: Task, observed: RecordView) -
 
 def _check_sustained(name: str, record: Record, task: Task, observed: RecordView) -> None:
     """Raise `RemoteProtocolError` unless the record is one launch that lasted as long as the task asks for. A record without a sustained
-    run passes here; `not_as_asked` reports it.
+    run passes here; `find_task_mismatch` reports it.
     """
     asked = task.measure.sustain_s
     if record.sustained is None:
@@ -191,7 +191,7 @@ def _is_hurried(record: Record, task: Task) -> bool:
     return any(each.began_s < number * gap * (1 - CLOCKS) for number, each in enumerate(record.timings))
 
 
-def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
+def find_task_mismatch(record: Record, task: Task) -> tuple[Reason, str] | None:
     """Why a complete measurement is not what the task asks for, such as another unit, batch or shape. None if it is."""
     ran, batch = record.ran, task.measure.batch
     if record.outcome is not RunOutcome.COMPLETE or ran is None:

@@ -22,7 +22,7 @@ class ComparisonVerdict(StrEnum):
 _THAN: Final = {"FASTER": "FASTER than", "SLOWER": "SLOWER than", "SAME": "the SAME as"}
 
 
-def than(verdict: str) -> str:
+def verdict_phrase(verdict: str) -> str:
     """`FASTER than`, to be followed by the name of A."""
     return _THAN.get(verdict, "AMBIGUOUS against")
 

@@ -95,7 +95,9 @@ def waiting_effect(launches: Sequence[RecordLaunch], threads: int | None) -> flo
         start = 0
         for block in launch.blocks:
             waited = block.wall_ns * (1 - BLUR) - block.cpu_ns / min(used, threads)
-            samples += without(launch.samples[start : start + block.samples], waited / launch.per_sample)
+            samples += subtract_waiting(
+                launch.samples[start : start + block.samples], waited / launch.per_sample
+            )
             start += block.samples
         cleared.append(samples)
     cleared_median = median([median(samples) for samples in cleared])
@@ -103,12 +105,12 @@ def waiting_effect(launches: Sequence[RecordLaunch], threads: int | None) -> flo
     return max(0.0, found / cleared_median - 1) if cleared_median > 0 else None
 
 
-def spoiled(effect: float | None, threads: int | None) -> bool:
+def is_median_spoiled(effect: float | None, threads: int | None) -> bool:
     """Whether waiting lengthened the median so much that it no longer represents a quiet host."""
     return effect is not None and effect > (EFFECT if threads == 1 else THREADS_EFFECT)
 
 
-def without(samples: Sequence[int], waited: float) -> list[float]:
+def subtract_waiting(samples: Sequence[int], waited: float) -> list[float]:
     """`samples` with `waited` subtracted in total, taken from the longest: those are cut to one level."""
     if waited <= 0:
         return list(samples)

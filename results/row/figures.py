@@ -67,7 +67,7 @@ def measure_figures(
     verdict, why = reasons[0][0], "; ".join(why for _, why in reasons)
     figures: dict[str, object] = {"verdict": str(verdict), "verdict_reason": why}
     if all(word is not RowVerdict.BUSY_HOST for word, _ in reasons):
-        figures["remarks"] = "; ".join(remarks(observed.launches, crowded(record, observed)))
+        figures["remarks"] = "; ".join(remarks(observed.launches, is_oversubscribed(record, observed)))
     figures |= _loads(record, observed) | _series(record, observed) | _witnessed(observed, account)
     if record.timings and record.timings[0].output is not None:
         figures["output_sketch"] = show(record.timings[0].output)
@@ -128,7 +128,7 @@ def judge(
         difference=differs.compared if differs is not None else "",
         precision=measure.precision,
         accelerator=record.accelerator,
-        crowded=crowded(record, observed),
+        crowded=is_oversubscribed(record, observed),
         threads=_threads(record),
         simulated=simulated,
         doubts=doubts(observed, account),
@@ -149,7 +149,7 @@ def _witnessed(observed: RecordView, account: WitnessAccount | None) -> dict[str
     }
 
 
-def crowded(record: Record, observed: RecordView) -> bool:
+def is_oversubscribed(record: Record, observed: RecordView) -> bool:
     """Whether the run's own threads wait for each other, so that waiting says nothing about other work. With more threads than cores,
     always; with as many threads as cores, only if the others' share is known and so can tell whose waiting it was.
     """

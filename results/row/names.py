@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from results.row.identity import device_identity
 from results.row.row import Row
-from swarm.base.names import tell_apart
+from swarm.base.names import disambiguate_names
 
 
 def with_distinct_names(rows: Sequence[Row]) -> list[Row]:
@@ -22,7 +22,7 @@ def with_distinct_names(rows: Sequence[Row]) -> list[Row]:
     for row, key in zip(rows, keys, strict=True):
         if row.device_name and key:
             names.setdefault(key, row.device_name)
-    labels = tell_apart(names)
+    labels = disambiguate_names(names)
     shown = [labels.get(key, row.device_name) for row, key in zip(rows, keys, strict=True)]
     return [
         # not validated: a label may be longer than a name

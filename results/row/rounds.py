@@ -7,11 +7,11 @@ Wall time is what a user waits for, CPU time what the code costs on all threads.
 beyond +1 % (-1 %), and the other not wholly on the opposite side of 1. SAME: every interval present lies within ±1 %. Otherwise AMBIGUOUS.
 
 The answer may be looked at after 6, 10, 20, 40, 80, 130 and 200 launches (`LOOKS`), and measuring ends at the first conclusive look; the
-last three happen only while there is time. `SPENT` divides an error of 2 % among those looks, and `alpha_at` divides each share among the
-two kinds of time and the pairs: the intervals of all looks together hold the true value in at least 98 % of comparisons, and a model
-compared with itself is called FASTER or SLOWER in at most 1 % (0.4 % on the noisiest host measured). Below 20 launches the interval is
-Student's, about the mean of logarithms. From 20 on it is the signed-rank test's, about their Hodges–Lehmann estimate. That test assumes no
-distribution, only that noise affects A and B alike, which the random order within each round ensures. `benchmarks/measuring/rounds.py`
+last three happen only while there is time. `ALPHA_SPENDING` divides an error of 2 % among those looks, and `alpha_at` divides each share
+among the two kinds of time and the pairs: the intervals of all looks together hold the true value in at least 98 % of comparisons, and a
+model compared with itself is called FASTER or SLOWER in at most 1 % (0.4 % on the noisiest host measured). Below 20 launches the interval
+is Student's, about the mean of logarithms. From 20 on it is the signed-rank test's, about their Hodges–Lehmann estimate. That test assumes
+no distribution, only that noise affects A and B alike, which the random order within each round ensures. `benchmarks/measuring/rounds.py`
 compares this method with others.
 """
 
@@ -23,14 +23,14 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
-from protocol.formats.turns import LOOKS, UNHURRIED
+from protocol.formats.turns import LOOKS, MIN_COMPARISON_LAUNCHES
 from protocol.values.task import Task
 from results.row.comparison import MARGIN, Comparison, ComparisonVerdict, RatioInterval, ambiguous
 from results.row.order import hodges_lehmann, signed_rank_interval, t_interval
 from results.row.stats import MAX_LAUNCHES, median
 from swarm.base.text import count
 
-SPENT: Final = (0.0005, 0.001, 0.002, 0.0035, 0.004, 0.004, 0.005)
+ALPHA_SPENDING: Final = (0.0005, 0.001, 0.002, 0.0035, 0.004, 0.004, 0.005)
 """What each look adds to the probability that an interval misses the true value."""
 BY_RANKS: Final = 20
 """Number of launches from which the interval is based on ranks."""
@@ -57,7 +57,7 @@ def launches_of(task: Task) -> int:
 
 def timed_launches(task: Task) -> int:
     """Maximum launches that may each take all the time that the task gives a launch: more launches run only while a comparison is short."""
-    return _launches(task, UNHURRIED)
+    return _launches(task, MIN_COMPARISON_LAUNCHES)
 
 
 def _launches(task: Task, in_turns: int) -> int:
@@ -92,12 +92,12 @@ def alpha_at(launches: int, estimands: int = 2, pairs: int = 1) -> float:
     look.
     """
     look = next((at for at, most in enumerate(LOOKS) if launches <= most), len(LOOKS) - 1)
-    return SPENT[look] / estimands / pairs
+    return ALPHA_SPENDING[look] / estimands / pairs
 
 
 def alpha_of_all(estimands: int = 2) -> float:
     """How often one interval may miss if it is looked at only once, after all launches: the sum over all looks."""
-    return sum(SPENT) / estimands
+    return sum(ALPHA_SPENDING) / estimands
 
 
 def launch_log_ratio(a: PerRound, b: PerRound) -> float | None:

@@ -30,17 +30,17 @@ class Named(Protocol):
 Judged = TypeVar("Judged", bound=HasVerdict)
 
 
-def counting(results: Iterable[Judged]) -> list[Judged]:
+def prefer_measured(results: Iterable[Judged]) -> list[Judged]:
     """The measured results; simulations only if there is nothing else."""
     every = list(results)
     return [result for result in every if result.verdict != RowVerdict.SIMULATED] or every
 
 
-def marked(name: str, simulated: bool | None) -> str:
+def mark_simulated(name: str, simulated: bool | None) -> str:
     """`name`, with the mark if it belongs to a simulation."""
     return f"{name} {MARK}" if simulated else name
 
 
 def shown_name(device: Named, limit: int = 200) -> str:
     """A device's name for people, cut to `limit` characters and marked if simulated."""
-    return marked(safe_text(device.name, limit), device.simulated)
+    return mark_simulated(safe_text(device.name, limit), device.simulated)

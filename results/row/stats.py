@@ -32,7 +32,7 @@ FAR: Final = 5.0
 """Number of median absolute deviations, scaled to agree with a standard deviation on normal data."""
 _SCALE: Final = 1.4826
 
-FOLLOWS: Final = (5, 14, 23, 34, 50, 73, 100, 134, 174, 224, 281, 350, 427, 519, 623)
+AUTOCORRELATION_LIMITS: Final = (5, 14, 23, 34, 50, 73, 100, 134, 174, 224, 281, 350, 427, 519, 623)
 """For 6, 7, … 20 values: the limit that the sum of squared steps from rank to rank stays within for at most 0.5 % of all orders."""
 
 
@@ -100,7 +100,7 @@ def summarise(samples: Sequence[int]) -> SampleSummary:
         stddev = math.sqrt((n * squares - total * total) / (n * (n - 1))) / 1e6
     return SampleSummary(
         n=n,
-        median=middle(ordered) / 1e6,
+        median=median_of_sorted(ordered) / 1e6,
         average=total / n / 1e6,
         stddev=stddev,
         low=ordered[0] / 1e6,
@@ -150,7 +150,7 @@ def median_interval(values: Sequence[float]) -> tuple[float | None, float | None
     return ordered[rank - 1] / 1e6, ordered[n - rank] / 1e6
 
 
-def follows(values: Sequence[float]) -> bool:
+def is_autocorrelated(values: Sequence[float]) -> bool:
     """Whether values in their order are closer to their neighbours than chance explains at 99.5 %: they rise, fall, or come in waves.
 
     Such values are not independent of each other, and an interval over them is too narrow. The test is von Neumann's on ranks (Bartels).
@@ -164,8 +164,8 @@ def follows(values: Sequence[float]) -> bool:
     whole = sum((rank - n / 2) ** 2 for rank in ranks)
     if not whole:
         return False
-    if n - MIN_LAUNCHES < len(FOLLOWS):
-        return steps <= FOLLOWS[n - MIN_LAUNCHES]
+    if n - MIN_LAUNCHES < len(AUTOCORRELATION_LIMITS):
+        return steps <= AUTOCORRELATION_LIMITS[n - MIN_LAUNCHES]
     deviation = math.sqrt(4 * (n - 2) * (5 * n * n - 2 * n - 9) / (5 * n * (n + 1) * (n - 1) ** 2))
     return steps / whole <= 2 - 2.576 * deviation
 
@@ -177,7 +177,7 @@ def outliers(launches: Sequence[Sequence[int]]) -> Outliers:
         if len(samples) < 4:
             continue
         ordered = in_order(samples)
-        low, high, half = nearest_rank(ordered, 25), nearest_rank(ordered, 75), middle(ordered)
+        low, high, half = nearest_rank(ordered, 25), nearest_rank(ordered, 75), median_of_sorted(ordered)
         width = high - low
         deviation = _SCALE * median([abs(sample - half) for sample in ordered])
         beyond = _beyond(ordered, low, high, SEVERE * width)
@@ -196,10 +196,10 @@ def _beyond(ordered: Sequence[int], low: float, high: float, distance: float) ->
 
 def median(values: Sequence[float]) -> float:
     """The median of at least one value, in any order."""
-    return middle(in_order(values))
+    return median_of_sorted(in_order(values))
 
 
-def middle(ordered: Sequence[float]) -> float:
+def median_of_sorted(ordered: Sequence[float]) -> float:
     half = len(ordered) // 2
     return float(ordered[half]) if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 

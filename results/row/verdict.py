@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocol.values.record import Accelerator
-from results.row.effect import HostFigure, host_figures, spoiled, waiting_effect
+from results.row.effect import HostFigure, host_figures, is_median_spoiled, waiting_effect
 from results.row.record import RecordLaunch, RecordView
 from results.row.stats import (
     MIN_LAUNCHES,
     Centre,
     centre_of,
-    follows,
+    is_autocorrelated,
     launch_medians,
     median,
     nearest_rank,
 )
-from results.row.verdicts import GRAVITY, RowVerdict
+from results.row.verdicts import VERDICTS_BY_SEVERITY, RowVerdict
 from swarm.base.text import count
 
 NOISY: Final = 0.10
@@ -45,7 +45,7 @@ CLOCK: Final = 0.75
 
 SIMULATION: Final = "a simulation: its figures come from a script, nothing was measured"
 
-MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
+VERDICT_EXPLANATIONS: Final[dict[RowVerdict, tuple[str, str]]] = {
     RowVerdict.VALID: (
         "The outputs are right, the median is as precise as requested, and nothing known about the device casts doubt on it.",
         "",
@@ -129,11 +129,11 @@ def findings(
         *_unchecked(agrees, difference),
         *_few_runs(launches),
         *_throttled(launches, accelerator),
-        *_busy(figures, effect if spoiled(effect, threads) else None, bool(times)),
+        *_busy(figures, effect if is_median_spoiled(effect, threads) else None, bool(times)),
         *times,
     ]
     if reasons:
-        return sorted(reasons, key=lambda reason: GRAVITY.index(reason[0]))
+        return sorted(reasons, key=lambda reason: VERDICTS_BY_SEVERITY.index(reason[0]))
     width = middle.half_width or 0.0
     why = f"checked; {count(len(launches), 'launch', 'launches')}, the median within ±{width:.1%}"
     return [(RowVerdict.VALID, why)]
@@ -209,7 +209,7 @@ def waves(medians: Sequence[float]) -> Finding | None:
     """Launches resemble the ones before them because of a slow change, so that their interval is too narrow."""
     whole = median(medians) if medians else 0.0
     spread = (max(medians) - min(medians)) / whole if whole else 0.0
-    if spread <= CLOSE or not follows(medians):
+    if spread <= CLOSE or not is_autocorrelated(medians):
         return None
     return (
         RowVerdict.DRIFT,

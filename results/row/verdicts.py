@@ -23,4 +23,6 @@ class RowVerdict(StrEnum):
     UNREADABLE = "unreadable"
 
 
-GRAVITY: Final = tuple(verdict for verdict in RowVerdict if verdict not in ("valid", "unreadable"))
+VERDICTS_BY_SEVERITY: Final = tuple(
+    verdict for verdict in RowVerdict if verdict not in ("valid", "unreadable")
+)

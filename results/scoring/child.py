@@ -1,4 +1,4 @@
-"""The process that runs tasks and metrics of other packages: orders in, replies out (`swarm.base.apart`). Its parent is
+"""The process that runs tasks and metrics of other packages: orders in, replies out (`swarm.base.isolated_process`). Its parent is
 `results.scoring.foreign`.
 
     {"load": [metrics]}                              for each: {"package"}, then {"why"}, empty if it can be used
@@ -24,7 +24,7 @@ from protocol.values.answers import AnswerSet
 from results.scoring.evaluation import MAX_REFERENCES, read_examples, score_answers
 from results.scoring.packing import answers_of, packed
 from results.scoring.plugins import Answer, Metric, find_metric, find_task, limit_of, point_of, version_of
-from swarm.base.apart import frames_in, put_frame
+from swarm.base.isolated_process import frames_in, put_frame
 
 MAX_ORDER: Final = MAX_REFERENCES + 64 * MIB
 

@@ -16,7 +16,7 @@ from protocol.formats.examples import MAX_EXAMPLE_BYTES, MIB
 from protocol.values.answers import AnswerSet
 from results.scoring.evaluation import MAX_REFERENCES
 from results.scoring.plugins import LIMITS_S, point_of
-from swarm.base.apart import Apart, EndedApart, StoppedApart
+from swarm.base.isolated_process import IsolatedProcess, IsolatedProcessEnded, IsolatedProcessStopped
 from swarm.base.process import FROZEN
 from swarm.base.text import safe_text
 
@@ -71,7 +71,7 @@ class ForeignProcess:
         self, *, memory_bytes: int | None = None, stopped: Callable[[], bool] = NeverStopped
     ) -> None:
         self._memory_bytes, self._stopped = memory_bytes, stopped
-        self._apart: Apart | None = None
+        self._apart: IsolatedProcess | None = None
 
     def __enter__(self) -> ForeignProcess:
         return self
@@ -97,7 +97,7 @@ class ForeignProcess:
         references: Sequence[JsonValue],
         most: int | None = None,
     ) -> Iterator[ForeignScores]:
-        """The scores of each metric in turn. `most`: score only the first `most` answers. Raises `StoppedApart`."""
+        """The scores of each metric in turn. `most`: score only the first `most` answers. Raises `IsolatedProcessStopped`."""
         left = list(names)
         while left:
             order = {"score": left, "references": list(references), "sha256": answered.sha256, "most": most}
@@ -111,7 +111,7 @@ class ForeignProcess:
         """Scores up to the first metric that is cut off, which ends the process."""
         try:
             apart = self._begin(order, content)
-        except EndedApart as why:
+        except IsolatedProcessEnded as why:
             yield from (ForeignScores({}, "", f"metric {name!r} {why}", cut_off=True) for name in names)
             return
         for name in names:
@@ -129,10 +129,10 @@ class ForeignProcess:
                         case {"why": str() as said}:
                             yield ForeignScores({}, package, said)
                             break
-            except StoppedApart:
+            except IsolatedProcessStopped:
                 self.close()
                 raise
-            except EndedApart as why:
+            except IsolatedProcessEnded as why:
                 self.close()
                 yield ForeignScores({}, package, f"{_shown('metric', name, package)} {why}", cut_off=True)
                 return
@@ -153,14 +153,14 @@ class ForeignProcess:
                         raise ValueError(said)
                     case {"references": list() as references, "metrics": list() as metrics}:
                         return ReadTask(apart.hear(limit_s), tuple(references), tuple(metrics))
-        except EndedApart as why:
+        except IsolatedProcessEnded as why:
             self.close()
             raise ValueError(f"{_shown('task', name, package)} {why}") from None
 
-    def _begin(self, order: dict[str, Any], content: bytes | None) -> Apart:
+    def _begin(self, order: dict[str, Any], content: bytes | None) -> IsolatedProcess:
         if self._apart is None:
             command = [sys.executable, "-P", "-c", BOOT, json.dumps([path for path in sys.path if path])]
-            self._apart = Apart(
+            self._apart = IsolatedProcess(
                 command, reply_bytes=MAX_REPLY, memory_bytes=self._memory_bytes, stopped=self._stopped
             )
         self._apart.tell(json.dumps(order).encode(), *(() if content is None else (content,)))

@@ -59,7 +59,7 @@ class Scorer:
 
     def score(self, record: Record, account: EvaluationAccount) -> Scores:
         """The scores of the record's answers. Never fails because of what a device sent or a metric does: `why` explains missing scores.
-        Raises `StoppedApart`.
+        Raises `IsolatedProcessStopped`.
         """
         answered = record.answers
         if (none := unanswered(record)) is not None or answered is None:

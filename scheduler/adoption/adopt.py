@@ -24,7 +24,7 @@ from protocol.values.task import Model, Task
 from protocol.values.trust import Trust
 from scheduler.adoption.recovery import RecoveryScan
 from scheduler.campaign.trust import trust_of_spec
-from scheduler.conversation.claims import LEAP
+from scheduler.conversation.claims import ADOPTION_EPOCH_STEP
 from scheduler.models.describe import by_devices, sha256_of
 from scheduler.models.fetch import fetch_adopted
 from scheduler.models.spool import is_spooled, spool_reference
@@ -129,7 +129,7 @@ def epoch_after(believed: int, rng: random.Random) -> int:
     """The epoch under which to continue. It has a random part: of two simultaneous adopters with copies of one key, only one may be
     newest.
     """
-    return min(believed + LEAP + rng.randrange(LEAP), MAX_EPOCH)
+    return min(believed + ADOPTION_EPOCH_STEP + rng.randrange(ADOPTION_EPOCH_STEP), MAX_EPOCH)
 
 
 def tally(

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, StringConstraints
 
-from scheduler.campaign.wrong import wrong
+from scheduler.campaign.wrong import campaign_value_error
 
 MAX_URL: Final = 1024
 FORM: Final = "such as s3://bucket/prefix, gs://bucket/prefix or file:///srv/results"
@@ -32,25 +32,29 @@ def results_of_spec(spec: str) -> str | None:
 def check_destination(text: str) -> str:
     """The URL without a slash at its end. Raises `PydanticCustomError`."""
     if not text.isascii() or not text.isprintable() or " " in text:
-        raise wrong("a results URL must be printable ASCII without spaces", FORM)
+        raise campaign_value_error("a results URL must be printable ASCII without spaces", FORM)
     if "@" in text.partition("://")[2].partition("/")[0]:
-        raise wrong(
+        raise campaign_value_error(
             "a results URL must not contain a user name or password", f"write s3://bucket/prefix; {KEYS}"
         )
     if "?" in text or "#" in text:
-        raise wrong("a results URL must not have a query, which may contain a key", f"{FORM}; {KEYS}")
+        raise campaign_value_error(
+            "a results URL must not have a query, which may contain a key", f"{FORM}; {KEYS}"
+        )
     match = _URL.fullmatch(text)
     if match is None or "::" in text:
-        raise wrong("this is not the URL of a place for results", FORM)
+        raise campaign_value_error("this is not the URL of a place for results", FORM)
     scheme, place, path = match.groups()
     if scheme in READ_ONLY:
-        raise wrong(f"results cannot be written to {scheme}: URLs", FORM)
+        raise campaign_value_error(f"results cannot be written to {scheme}: URLs", FORM)
     if ".." in path.split("/"):
-        raise wrong("a results URL must not have .. in its path", FORM)
+        raise campaign_value_error("a results URL must not have .. in its path", FORM)
     if not place and scheme not in ("file", "memory"):
-        raise wrong(f"{scheme}:// names no bucket", FORM)
+        raise campaign_value_error(f"{scheme}:// names no bucket", FORM)
     if scheme == "file" and (place or not path.strip("/")):
-        raise wrong("a file: URL needs three slashes and a path", "such as file:///srv/results")
+        raise campaign_value_error(
+            "a file: URL needs three slashes and a path", "such as file:///srv/results"
+        )
     return text.rstrip("/")
 
 

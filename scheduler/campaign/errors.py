@@ -61,7 +61,7 @@ def first_of(problems: Iterable[FileProblem], document: Document, *, beyond: int
     return error
 
 
-def together(errors: Sequence[CampaignError]) -> CampaignError:
+def combine_errors(errors: Sequence[CampaignError]) -> CampaignError:
     """The first error in line order, with the number of others."""
     first, *others = sorted(errors, key=lambda error: error.line or 0)
     if not others:

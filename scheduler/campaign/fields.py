@@ -27,10 +27,10 @@ from protocol.values.requirement import parse_clause
 from protocol.values.task import DimName, InputShape, InputSize
 from protocol.wire.base import PeerName
 from protocol.words import Reason
-from scheduler.campaign.wrong import wrong
+from scheduler.campaign.wrong import campaign_value_error
 from swarm.base import units
 from swarm.base.text import did_you_mean, is_safe, safe_text
-from swarm.download.urls import FOR_OWNER, MAX_URL, read_hf, read_url, scheme_of, without_secrets
+from swarm.download.urls import MAX_URL, OWNER_URL_REACH, read_hf, read_url, scheme_of, without_secrets
 from swarm.net.identity import peer_id_bytes
 
 UNITS: Final = (
@@ -80,11 +80,13 @@ def _is_number(value: Any) -> bool:
 def parse_duration(value: Any) -> float:
     """Seconds in `500ms`, `90s`, `10m`, `2h`, `1d`. Raises `PydanticCustomError`."""
     if _is_number(value):
-        raise wrong(f"the duration {value} has no unit", f"write it with its unit, such as {value}s")
+        raise campaign_value_error(
+            f"the duration {value} has no unit", f"write it with its unit, such as {value}s"
+        )
     try:
         return units.parse_duration(str(value), units="ms s m h d", max_s=MAX_DURATION_S)
     except units.DurationError as exc:
-        raise wrong(safe_text(exc.what), exc.hint) from None
+        raise campaign_value_error(safe_text(exc.what), exc.hint) from None
 
 
 def read_sustained(value: Any) -> float:
@@ -101,14 +103,16 @@ def _duration_within(value: Any, name: str, least_s: float, most_s: float, examp
     seconds = parse_duration(value)
     if not least_s <= seconds <= most_s:
         limits = f"between {units.show_duration(least_s)} and {units.show_duration(most_s)}"
-        raise wrong(f"{name} {safe_text(str(value), 20)} is out of range", f"{limits}, such as {example}")
+        raise campaign_value_error(
+            f"{name} {safe_text(str(value), 20)} is out of range", f"{limits}, such as {example}"
+        )
     return seconds
 
 
 def _check_format(name: str) -> str:
     if name not in FORMATS:
         hint = "  ".join(filter(None, [did_you_mean(name, FORMATS), f"formats: {', '.join(FORMATS)}"]))
-        raise wrong(f"unknown format {safe_text(name, 40)!r}", hint)
+        raise campaign_value_error(f"unknown format {safe_text(name, 40)!r}", hint)
     return name
 
 
@@ -119,7 +123,7 @@ def parse_time(value: Any) -> float:
     """Seconds after midnight for `03:00`. Raises `PydanticCustomError`."""
     result = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
     if not result:
-        raise wrong(
+        raise campaign_value_error(
             f"{safe_text(repr(value), 60)} is not a time of day", "write it as 03:00 or 23:30, in UTC"
         )
     return 3600.0 * int(result[1]) + 60.0 * int(result[2])
@@ -133,11 +137,11 @@ def show_time_of_day(seconds: float) -> str:
 def check_webhook(text: str) -> str:
     """A URL to which a webhook may be sent. Raises `PydanticCustomError`."""
     try:
-        place = read_url(text, FOR_OWNER)
+        place = read_url(text, OWNER_URL_REACH)
     except Refused as exc:
-        raise wrong(f"the webhook cannot be used: {exc.what}", exc.hint) from None
+        raise campaign_value_error(f"the webhook cannot be used: {exc.what}", exc.hint) from None
     if place.scheme != "https" and place.host not in _LOOPBACK:
-        raise wrong(
+        raise campaign_value_error(
             "a webhook URL must use https, or point to this machine", "such as https://example.org/hook"
         )
     return text
@@ -153,13 +157,13 @@ def parse_percent(value: Any) -> float:
     """The share in `2%` or `0.5 %`. Raises `PydanticCustomError`."""
     hint = "write it with a percent sign: 2%, 0.5%"
     if _is_number(value):
-        raise wrong(f"the precision {value} has no percent sign", hint)
+        raise campaign_value_error(f"the precision {value} has no percent sign", hint)
     result = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
     if not result:
-        raise wrong(f"{safe_text(repr(value), 60)} is not a percentage", hint)
+        raise campaign_value_error(f"{safe_text(repr(value), 60)} is not a percentage", hint)
     share = float(result[1]) / 100
     if not FINEST <= share <= COARSEST:
-        raise wrong(
+        raise campaign_value_error(
             f"the precision {safe_text(result[0])} is out of range",
             f"between {FINEST:.1%} and {COARSEST:.0%}",
         )
@@ -185,15 +189,19 @@ def _check_clause(text: str) -> str:
     try:
         parse_clause(text)
     except CampaignError as exc:
-        raise wrong(exc.what, exc.hint) from exc
+        raise campaign_value_error(exc.what, exc.hint) from exc
     except ValueError as exc:  # a value longer than a clause may carry
-        raise wrong(f'cannot read clause "{safe_text(text, 60)}"', "the value is too long") from exc
+        raise campaign_value_error(
+            f'cannot read clause "{safe_text(text, 60)}"', "the value is too long"
+        ) from exc
     return text
 
 
 def check_visible(text: str) -> str:
     if not is_safe(text):
-        raise wrong("the name contains invisible characters", "use letters, digits and punctuation")
+        raise campaign_value_error(
+            "the name contains invisible characters", "use letters, digits and punctuation"
+        )
     return text
 
 
@@ -204,7 +212,7 @@ def read_input(value: Any) -> Any:
     shape = isinstance(value, list | tuple) and len(value) <= 64
     if shape and all(type(size) is int and 0 <= size <= MAX_SIZE for size in value):
         return tuple(value)
-    raise wrong(
+    raise campaign_value_error(
         f"{safe_text(repr(value), 60)} is not the shape of an input",
         "such as x: [1, 3, 224, 224]; for TorchScript with its type: x: float32[1, 3, 224, 224]",
     )
@@ -231,7 +239,7 @@ def read_against(value: Any) -> Any:
 
 
 def _no_against(value: Any) -> NoReturn:
-    raise wrong(f"measure.against cannot be {safe_text(repr(value), 60)}", _AGAINST)
+    raise campaign_value_error(f"measure.against cannot be {safe_text(repr(value), 60)}", _AGAINST)
 
 
 def _check_url(text: str) -> str:
@@ -241,16 +249,16 @@ def _check_url(text: str) -> str:
         if scheme == "hf":
             read_hf(text)
         elif scheme in ("https", "http"):
-            read_url(text, FOR_OWNER)
+            read_url(text, OWNER_URL_REACH)
         elif scheme == "file":
             file_of(text)
         else:
-            raise wrong(
+            raise campaign_value_error(
                 f"{safe_text(without_secrets(text), 60)!r} is not a URL that can be fetched",
                 "write https://… or hf://ORG/REPO/FILE; for a file on this machine, or an uploaded file, use path:",
             )
     except Refused as exc:
-        raise wrong(
+        raise campaign_value_error(
             f"the URL {safe_text(without_secrets(text), 60)!r} cannot be used: {exc.what}", exc.hint
         ) from None
     return text
@@ -264,18 +272,20 @@ def read_trust(value: Any) -> Any:
     if value in ("mine", "anyone"):
         return value
     if isinstance(value, str):
-        raise wrong(f"devices.trust cannot be {safe_text(repr(value), 60)}", _TRUST)
+        raise campaign_value_error(f"devices.trust cannot be {safe_text(repr(value), 60)}", _TRUST)
     if not isinstance(value, (list, tuple)) or not value:
-        raise wrong(f"devices.trust cannot be {safe_text(repr(value), 40)}", _TRUST)
+        raise campaign_value_error(f"devices.trust cannot be {safe_text(repr(value), 40)}", _TRUST)
     if len(value) > MAX_TRUSTED:
         what = f"devices.trust names {len(value)} peer ids; at most {MAX_TRUSTED} are allowed"
-        raise wrong(what, "trust them for all campaigns: sark-node trust PEER_ID")
+        raise campaign_value_error(what, "trust them for all campaigns: sark-node trust PEER_ID")
     for item in value:
         try:
             peer_id_bytes(item if isinstance(item, str) else repr(item))
         except ValueError:
             what = f"devices.trust: {safe_text(repr(item), 70)} is not a peer id"
-            raise wrong(what, "peer ids look like 12D3Koo…; sark-node peers --json lists them") from None
+            raise campaign_value_error(
+                what, "peer ids look like 12D3Koo…; sark-node peers --json lists them"
+            ) from None
     return tuple(dict.fromkeys(value))
 
 

@@ -4,7 +4,7 @@ at once, and the others run. Pure.
 
 from __future__ import annotations
 
-from protocol.formats.frameworks import RUN_BY, framework_of, runs
+from protocol.formats.frameworks import FORMATS_BY_FRAMEWORK, framework_of, runs
 from scheduler.campaign.fields import UNITS
 from scheduler.campaign.model import Campaign
 
@@ -30,4 +30,4 @@ def give_another(form: str) -> str:
 
 
 def _units_for(form: str) -> tuple[str, ...]:
-    return tuple(unit for unit in UNITS if framework_of(unit) in RUN_BY and runs(unit, form))
+    return tuple(unit for unit in UNITS if framework_of(unit) in FORMATS_BY_FRAMEWORK and runs(unit, form))

@@ -5,6 +5,6 @@ from __future__ import annotations
 from pydantic_core import PydanticCustomError
 
 
-def wrong(what: str, hint: str = "") -> PydanticCustomError:
+def campaign_value_error(what: str, hint: str = "") -> PydanticCustomError:
     """An error for one value, with our own text."""
     return PydanticCustomError("campaign", "{what}", {"what": what, "hint": hint})

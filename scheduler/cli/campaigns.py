@@ -365,7 +365,7 @@ def _send_results(ctx: typer.Context, campaign: str, url: str) -> None:
 def _show_operators(campaign: str, results: Iterable[RawResult], *, as_json: bool) -> None:
     """Show the operators of the model in each complete result."""
     from results.row.operators import operator_uses
-    from results.row.simulated import marked
+    from results.row.simulated import mark_simulated
     from scheduler.output.operators_table import operators_lines
 
     known = ((result.row, operator_uses(result.ran)) for result in results if result.row.status == "Complete")
@@ -374,7 +374,7 @@ def _show_operators(campaign: str, results: Iterable[RawResult], *, as_json: boo
         print_json_with({"campaign": campaign}, "tasks", tasks, {})
         return
     for row, uses in known:
-        device = marked(row.device_name or "", row.simulated)
+        device = mark_simulated(row.device_name or "", row.simulated)
         title = f"{row.job_id.rpartition('/')[2]} · {row.file_name} on {device}, {row.compute_units}"
         print_lines([*operators_lines(title, uses), ""])
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scheduler.local.everywhere import Places
     from scheduler.models.files import Models
     from scheduler.output.tables import ShowRows
-    from scheduler.preview.answering import AnsweringDevices, CampaignOn
+    from scheduler.preview.answering import AnsweringDevices, BuildCampaign
     from scheduler.store.rows import CampaignRow
     from scheduler.store.store import Store
 
@@ -97,7 +97,7 @@ def _needs(campaign: Campaign, places: Places, every_unit: bool) -> tuple[Requir
 
 def _find(
     ctx: typer.Context,
-    campaign: CampaignOn,
+    campaign: BuildCampaign,
     models: Models,
     needs: Sequence[Requirement],
     gates: tuple[str, ...],

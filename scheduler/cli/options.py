@@ -118,12 +118,12 @@ def scheduler_settings(ctx: typer.Context, **flags: list[str] | None) -> Schedul
 
 def answering_gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, ...]:
     """The gates of `gates_of`, at least one of which answers. Raises `Unreachable`."""
-    from swarm.join.known_gates import any_answers
+    from swarm.join.known_gates import any_gate_answers
 
     gates, untried = _ways(ctx, flags, check=True)
     if not gates:
         raise Unreachable("no gate is known", hint=NO_GATE_HINT)
-    if untried is not None and not any_answers(untried):
+    if untried is not None and not any_gate_answers(untried):
         named = gates if flags else tuple(gate for gate in gates if gate not in untried)
         if not named:
             raise Unreachable("no gate is known, and no peer used earlier answers", hint=NO_GATE_HINT)
@@ -138,7 +138,7 @@ def _ways(
     ctx: typer.Context, flags: list[str] | None, *, check: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """The gates of `gates_of`, and those among them that were not tried; the latter is None if one gate has answered."""
-    from swarm.join.known_gates import any_answers, gates_in_use, known_peers, worker_addresses
+    from swarm.join.known_gates import any_gate_answers, gates_in_use, known_peers, worker_addresses
 
     settings = scheduler_settings(ctx, gates=flags)
     named = gates_in_use(ctx.obj, settings.gates)
@@ -147,13 +147,13 @@ def _ways(
     gates = tuple(dict.fromkeys((*named, *worker_addresses(ctx.obj))))
     if gates and not check:
         return gates, gates
-    if gates and any_answers(gates):
+    if gates and any_gate_answers(gates):
         return gates, None
     neighbours: tuple[str, ...] = ()
     if settings.lan:
-        from swarm.reach.mdns import ways_on_lan
+        from swarm.reach.mdns import find_lan_contacts
 
-        neighbours = ways_on_lan()
+        neighbours = find_lan_contacts()
     found = (*neighbours[:MOST_NEAR], *known_peers(ctx.obj), *neighbours[MOST_NEAR:])
     others = ctx.meta["neighbours"] = tuple(way for way in dict.fromkeys(found) if way not in gates)
     return (*gates, *others), others

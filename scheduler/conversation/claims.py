@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from protocol.messages.work import Denied
 
-LEAP: Final = 2**32
+ADOPTION_EPOCH_STEP: Final = 2**32
 """Distance between a scheduler's epoch and an adopting home's: no restart and no restored backup of one home raises its epoch this far."""
 
 
@@ -46,7 +46,7 @@ class Claims(Protocol):
         """Who leads `campaign` under a higher epoch, if the worker's denial proves such an epoch."""
         ...
 
-    def outdo(self, campaign: str, rival: Rival) -> int:
+    def lead_above_rival(self, campaign: str, rival: Rival) -> int:
         """Lead `campaign` under a new epoch, above the rival's; returns the new epoch."""
         ...
 

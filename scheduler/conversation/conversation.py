@@ -75,7 +75,7 @@ from swarm.base.event_log import EventLog
 
 SURVEY_S: Final = 15.0
 """Seconds between two searches for devices that would fit if they were trusted, while no trusted device fits."""
-LIES: Final = (Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
+DISHONESTY_REASONS: Final = (Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
 """Reasons with which no honest worker's result ends."""
 MAX_EARLY: Final = 1024
 """Most runs that reported progress before the answers to their commits, and whose notes are kept."""
@@ -206,7 +206,7 @@ class SchedulerConversation:
         self.carry_out(core.end_unfit(campaign, restored.unfit, now))
         held = (attempt.worker for entry in restored.entries for attempt in entry.attempts())
         for peer in dict.fromkeys(held):
-            self.links.adopt_on(peer)
+            self.links.adopt_at_worker(peer)
         for task, attempt in restored.unscored.items():
             self._shell.start(self._score(core.state.tasks[task], attempt))
 
@@ -342,7 +342,7 @@ class SchedulerConversation:
         tasks = [state.tasks[task].task for task in group.tasks]
         if reason is Reason.NOTHING_FITS and any(task.replica is not None and task.note for task in tasks):
             text = "\n".join(dict.fromkeys([*(task.note for task in tasks if task.note), LACKS_SIBLING]))
-        self.carry_out(self.core.timeouts.end_hopeless(command.group, reason, text, self._shell.now()))
+        self.carry_out(self.core.timeouts.end_unplaceable(command.group, reason, text, self._shell.now()))
 
     # -- what workers say ---------------------------------------------------------------------------------------------------------------
 
@@ -351,13 +351,17 @@ class SchedulerConversation:
         await self.links.commit(command, self._commit_message(command))
         early = [note for (of, _), note in self._early.items() if of == peer]
         for note in early:
-            if self.core.state.by_lease(peer, note.lease, note.fence) or not self.links.commits_to(peer):
+            if self.core.state.by_lease(peer, note.lease, note.fence) or not self.links.has_pending_commit(
+                peer
+            ):
                 del self._early[peer, note.lease]
                 self._advance(peer, note)
 
     def _advance(self, peer: str, note: Progress) -> None:
         """Handle a run's progress note from `peer`. It may arrive before the answer to the run's commit."""
-        if self.core.state.by_lease(peer, note.lease, note.fence) is None and self.links.commits_to(peer):
+        if self.core.state.by_lease(peer, note.lease, note.fence) is None and self.links.has_pending_commit(
+            peer
+        ):
             if (peer, note.lease) in self._early or len(self._early) < MAX_EARLY:
                 self._early[peer, note.lease] = note
             return
@@ -413,7 +417,7 @@ class SchedulerConversation:
 
     async def _ready(self, peer: str, message: Ready) -> Message:
         core, lease = self.core, message.lease
-        await self.links.settled(peer)
+        await self.links.wait_for_commits(peer)
         # Another worker may have granted a lease, and its answer may be on its way.
         await WaitFor(lambda: not core.hedging.rival_asked(peer, lease), self._shell.now() + RIVALS_S)
         now = self._shell.now()
@@ -427,7 +431,7 @@ class SchedulerConversation:
         return Start()
 
     async def _reveal(self, peer: str, request: RevealRequest) -> Message:
-        await self.links.settled(peer)
+        await self.links.wait_for_commits(peer)
         held = self.core.state.by_lease(peer, request.lease, request.fence)
         if held is None:
             asked = any(attempt.lease is None for _, attempt in self.core.state.held_at(peer))
@@ -442,7 +446,7 @@ class SchedulerConversation:
         entry = self.core.state.tasks.get(result.task)
         arrived = self._shell.now()
         if entry is not None and self._ungranted(entry, peer) is not None:
-            await self.links.settled(peer)
+            await self.links.wait_for_commits(peer)
             if self._ungranted(entry, peer) == result.attempt:  # it was quicker than the commit's answer
                 grant = RecordGrant(entry.id, result.attempt, result.lease, result.fence, queued=False)
                 self.carry_out(self.core.reconciler.grant(peer, grant, self._shell.now()))
@@ -461,7 +465,9 @@ class SchedulerConversation:
                 return self.answer_old(peer, result)
             if self._is_strange(entry, result.attempt, peer):
                 about = (entry.id, result.attempt, entry.replica_set, entry.form.unit)
-                account = self.witness.account(*about, anothers=self.witness.perhaps_anothers(entry, peer))
+                account = self.witness.account(
+                    *about, anothers=self.witness.may_belong_to_former_scheduler(entry, peer)
+                )
             checked = await CheckRecord(peer, result, body, entry.task, self.bodies[entry.id], account)
             if account is not None:
                 checked, account = await self._repeat(entry, checked, account)
@@ -522,15 +528,15 @@ class SchedulerConversation:
         """
         record, failures, now = checked.record, self.core.failures, self._shell.now()
         event, reason, detail = failures.judge(record, checked.rejection)
-        if account is not None and reason in LIES:
+        if account is not None and reason in DISHONESTY_REASONS:
             self.learned(peer, False, f"{entry.id}: {detail}")
         attempt = entry.at(peer)
         if entry.hedge is not None and attempt is not None:
             if event is not TaskEvent.SUCCEED:
                 args = (entry, attempt, event, reason, detail, now)
-                self.carry_out(failures.settle_beside(*args, permanent=record.permanent))
+                self.carry_out(failures.end_one_of_two(*args, permanent=record.permanent))
                 return Stale(reason=Reason.FENCED)
-            self.carry_out(failures.settle_first(entry, attempt, now))
+            self.carry_out(failures.promote_decisive_attempt(entry, attempt, now))
         scores = checked.scores if event is TaskEvent.SUCCEED else None
         receipt = self._store.attempts.record_result(
             task=entry.id,
@@ -587,7 +593,7 @@ class SchedulerConversation:
         scores = await ScoreAnswers(entry.task, attempt, unwanted)
         self._store.scores.set(entry.id, attempt, scores)
         self._log.info("answers.scored", task=entry.id, scores=dict(scores.scores), why=scores.why)
-        self.carry_out(self.core.scores_over(entry))
+        self.carry_out(self.core.finish_scoring(entry))
 
     def answer_old(self, peer: str, result: Result) -> Message:
         """The answer to a result that does not belong to the current attempt. Its run is over, whether or not a stop was requested."""

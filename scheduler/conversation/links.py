@@ -89,7 +89,7 @@ class Shell(Protocol):
         """The live link to a worker, if any."""
         ...
 
-    def detours(self, link: LinkHandle) -> bool:
+    def is_needlessly_relayed(self, link: LinkHandle) -> bool:
         """Whether a link goes through a gate although there is now a direct connection."""
         ...
 
@@ -113,7 +113,7 @@ class WorkerLink:
     """Instant at which the worker was last asked to stop runs whose stop it has not confirmed."""
     adopted: LinkHandle | None = None
     """The link over which its leases were adopted."""
-    adrift: tuple[str, ...] = ()
+    orphaned_campaigns: tuple[str, ...] = ()
     """Campaigns of which the worker held something when it was given up, kept until it is linked again or `adrift_until`."""
     adrift_until: float = 0.0
     unadopted: bool = False
@@ -147,7 +147,7 @@ class WorkerLinks:
         for link in self._links.values():
             link.heard_at = min(now, link.heard_at + stood_s)
 
-    def adopt_on(self, peer: str) -> None:
+    def adopt_at_worker(self, peer: str) -> None:
         """The store says that this worker holds something of a campaign that was just restored. Another machine may have led the campaign,
         so its leases are adopted before they are renewed, even over an existing link.
         """
@@ -159,12 +159,12 @@ class WorkerLinks:
         for peer in self._core.state.stops.workers():
             self._keep_up(peer)
 
-    async def settled(self, peer: str) -> None:
+    async def wait_for_commits(self, peer: str) -> None:
         """Wait until no answer to a commit is on its way from this worker: it may name a lease that is not known yet."""
         link = self._of(peer)
         await WaitFor(lambda: not link.committing, self._shell.now() + SETTLE_S)
 
-    def commits_to(self, peer: str) -> bool:
+    def has_pending_commit(self, peer: str) -> bool:
         """Whether an answer to a commit is on its way from this worker."""
         return self._of(peer).committing > 0
 
@@ -302,7 +302,9 @@ class WorkerLinks:
             self._log.info("stop.unanswered", peer=peer, why=exc.what)
             if isinstance(command, CancelOn):
                 live = {item.lease for item in core.held_on(peer)}
-                core.state.stops.add_in_vain(peer, (h for h in command.held if h.lease not in live), now())
+                core.state.stops.add_unwaited_stops(
+                    peer, (h for h in command.held if h.lease not in live), now()
+                )
             await Drop(peer)
             if core.state.stops.at(peer):
                 self._keep_up(peer)
@@ -340,23 +342,23 @@ class WorkerLinks:
         while True:
             now = shell.now()
             if not view.held:
-                link.heard_at, link.unadopted = now, link.unadopted and bool(link.adrift)
-            if link.adrift and now >= link.adrift_until:
-                link.adrift = ()
+                link.heard_at, link.unadopted = now, link.unadopted and bool(link.orphaned_campaigns)
+            if link.orphaned_campaigns and now >= link.adrift_until:
+                link.orphaned_campaigns = ()
             handle = shell.peek(peer)
-            if handle is not None and shell.detours(handle):
+            if handle is not None and shell.is_needlessly_relayed(handle):
                 handle = await self._move_to_direct(peer)
             owes = self._core.state.stops.at(peer)
             if handle is None:
                 link.asked_at = -math.inf
-                if not view.held and not link.adrift and not owes:
+                if not view.held and not link.orphaned_campaigns and not owes:
                     link.keeper = None
                     shell.wake()
                     return
                 await self._reach(peer, link)
                 continue
             if link.adopted is not handle or link.unadopted:
-                if (view.held or link.adrift) and not await self.adopt(handle, link):
+                if (view.held or link.orphaned_campaigns) and not await self.adopt(handle, link):
                     continue
                 link.adopted = handle
             if owes and now >= link.asked_at + STOP_AGAIN_S:
@@ -402,13 +404,16 @@ class WorkerLinks:
         link.heard_at, link.adopted = now, None
         self._set_adrift(link, core.campaigns_on(peer), now)
         # The worker needs a new quote; otherwise it would get its tasks back unasked.
-        lost = core.failures.lose_all(peer, why, now, silent=silent, gone=gone)
+        lost = core.failures.lose_all_at_worker(peer, why, now, silent=silent, gone=gone)
         self._carry_out(core.workers.close_link(peer) + lost)
 
     @staticmethod
     def _set_adrift(link: WorkerLink, campaigns: Iterable[str], now: float) -> None:
         """The worker may still run something of these `campaigns` that is not needed: keep trying to reach it, to send a stop."""
-        link.adrift, link.adrift_until = tuple(dict.fromkeys((*link.adrift, *campaigns))), now + ADRIFT_S
+        link.orphaned_campaigns, link.adrift_until = (
+            tuple(dict.fromkeys((*link.orphaned_campaigns, *campaigns))),
+            now + ADRIFT_S,
+        )
 
     async def adopt(self, handle: LinkHandle, link: WorkerLink) -> bool:
         """Reconcile with what the worker holds, campaign by campaign. False: the link broke meanwhile."""
@@ -416,7 +421,7 @@ class WorkerLinks:
         deadline = self._shell.now() + ADOPT_S
         await SleepUntil(self._shell.now() + RESULTS_FIRST_S)
         link.unadopted = False
-        for campaign in dict.fromkeys((*core.campaigns_on(peer), *link.adrift)):
+        for campaign in dict.fromkeys((*core.campaigns_on(peer), *link.orphaned_campaigns)):
             if campaign not in core.state.campaigns:  # it ended and was forgotten meanwhile
                 continue
             try:
@@ -426,7 +431,7 @@ class WorkerLinks:
                 self._log.warning("adopt.unanswered", peer=peer, why=exc.what)
                 await Drop(peer)
                 return False
-        link.adrift = ()
+        link.orphaned_campaigns = ()
         self._shell.reached(peer)
         return link.unadopted or await self.renew(handle, link)
 
@@ -469,10 +474,10 @@ class WorkerLinks:
             copy = rival.kind is RivalKind.COPY
             self._log.warning("campaign.led-elsewhere", campaign=campaign, epoch=rival.epoch, copy=copy)
             return core.failures.end_superseded(campaign, self._shell.now(), COPIED if copy else ELSEWHERE)
-        epoch = self._claims.outdo(campaign, rival)
+        epoch = self._claims.lead_above_rival(campaign, rival)
         self._log.warning("campaign.epoch-raised", campaign=campaign, known=rival.epoch, epoch=epoch)
-        for peer in core.lead_under(campaign, epoch):
-            self.adopt_on(peer)
+        for peer in core.raise_epoch(campaign, epoch):
+            self.adopt_at_worker(peer)
         return None
 
     async def _ask_leases(

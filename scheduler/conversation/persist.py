@@ -29,7 +29,7 @@ from scheduler.core.commands import (
 )
 from swarm.base.event_log import EventLog
 
-MOVES: Final = (RecordGrant, SwitchAttempt, EndHedge, EndAttempt, EndPending, EndCampaign)
+STATE_CHANGING_COMMANDS: Final = (RecordGrant, SwitchAttempt, EndHedge, EndAttempt, EndPending, EndCampaign)
 """Commands that change a task's state in the store, or that rely on no task being open."""
 MAX_NOTES: Final = 500
 """Most notes stored in one transaction."""
@@ -168,7 +168,7 @@ class CommandWriter:
             if isinstance(command, CommitTo):
                 intents.append(command)
                 continue
-            if intents and isinstance(command, MOVES):
+            if intents and isinstance(command, STATE_CHANGING_COMMANDS):
                 self.store.attempts.begin(intents)
                 intents = []
             self._write(command)

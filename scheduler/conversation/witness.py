@@ -14,7 +14,7 @@ from typing import Final
 
 from protocol.messages.work import LaunchEnded, Reveal
 from results.row.witness import LaunchNote, WitnessAccount
-from scheduler.conversation.claims import LEAP
+from scheduler.conversation.claims import ADOPTION_EPOCH_STEP
 from scheduler.core.entries import TaskEntry
 
 MAX_NOTES: Final = 256
@@ -70,12 +70,12 @@ class WitnessBook:
         """Whether this process committed the attempt as one to be witnessed."""
         return attempt in self._runs.get(task, {}) and self._runs[task][attempt].begun_here
 
-    def perhaps_anothers(self, entry: TaskEntry, worker: str) -> bool:
+    def may_belong_to_former_scheduler(self, entry: TaskEntry, worker: str) -> bool:
         """Whether the run may have begun under the scheduler from which this one adopted the campaign. Either it was found at its worker,
         or this process never revealed its inputs: a worker answers a commit with a result that it already has.
         """
         attempt = entry.at(worker)
-        adopted = entry.epoch is not None and entry.epoch >= LEAP
+        adopted = entry.epoch is not None and entry.epoch >= ADOPTION_EPOCH_STEP
         if not adopted or attempt is None:
             return False
         run = self._runs.get(entry.id, {}).get(attempt.number)

@@ -13,7 +13,7 @@ from typing import Final
 from protocol.values.attempt import TaskEvent
 from protocol.values.lease import MAX_PREEMPTIONS
 from scheduler.core.commands import Command, CommitTo, Discover, ProbeWorker, RecordWaitReason
-from scheduler.core.entries import LEASED, Attempt, RequirementGroup, TaskEntry
+from scheduler.core.entries import LEASED_TASK_STATES, Attempt, RequirementGroup, TaskEntry
 from scheduler.core.explain import listed, why_untrusted, why_waiting
 from scheduler.core.ranking import WorkerView, choose, most_proven
 from scheduler.core.retry import ELSEWHERE_S, doubled_s
@@ -132,7 +132,7 @@ class Allocator:
         unseen = set(hearsay)
         known = [peer for peer in fitting if peer not in unseen][:room]
         some = bool(known) or any(
-            view.hopeful() and not self._hearsay(view)
+            view.may_serve_soon() and not self._hearsay(view)
             for group in groups
             for view in map(state.workers.__getitem__, group.fits)
         )
@@ -172,7 +172,7 @@ class Allocator:
         for view in stale:
             if view.peer in group.fits and _due(view, now) and len(commands) < MAX_PROBING:
                 commands.append(_probe(view))
-        some = any(self._state.workers[peer].hopeful() for peer in group.fits)
+        some = any(self._state.workers[peer].may_serve_soon() for peer in group.fits)
         if some and group.device is not None:  # no other device could have these tasks
             group.searched_at = now if group.searched_at is None else group.searched_at
             serves = any(self._state.workers[peer].serving(now) for peer in group.fits)
@@ -201,7 +201,7 @@ class Allocator:
     # -- who gets what ------------------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def near(group: RequirementGroup, views: Mapping[str, WorkerView]) -> Iterable[WorkerView]:
+    def fitting_candidates(group: RequirementGroup, views: Mapping[str, WorkerView]) -> Iterable[WorkerView]:
         """A superset of the fitting `views`, in an order that is the same in every run."""
         if len(group.fits) * FEW < len(views):
             return [views[peer] for peer in sorted(group.fits) if peer in views]
@@ -209,7 +209,7 @@ class Allocator:
 
     def _pools(self, group: RequirementGroup, able: Mapping[str, WorkerView]) -> _Pools:
         pools = _Pools([], [])
-        for view in self.near(group, able):
+        for view in self.fitting_candidates(group, able):
             if view.peer in group.fits and view.space() > 0 and self._state.admits(group, view.peer):
                 (pools.idle if view.peer in self._state.idle else pools.busy).append(view)
         return pools
@@ -249,7 +249,11 @@ class Allocator:
             return False
         fitting = (self._state.workers[peer] for peer in group.fits)
         return any(
-            each.probing and not each.quoted and sha256 in each.warm and each.hopeful() and not each.held
+            each.probing
+            and not each.quoted
+            and sha256 in each.warm
+            and each.may_serve_soon()
+            and not each.held
             for each in fitting
         )
 
@@ -263,8 +267,8 @@ class Allocator:
         serving = [view for view in serving if not view.avoids(entry.model_key, now)]
         if not (entry.tried or entry.replica_set):
             return serving
-        taken = self._state.taken(entry)
-        apart = self._state.apart
+        taken = self._state.keys_of_replicas(entry)
+        apart = self._state.exclusive_keys
         serving = [view for view in serving if taken.isdisjoint(apart(group, view))]
         if not entry.tried:
             return serving
@@ -284,7 +288,7 @@ class Allocator:
     @staticmethod
     def _soon(view: WorkerView, entry: TaskEntry, now: float) -> bool:
         """Whether a worker can be expected to take this task soon."""
-        return view.hopeful() and not view.avoids(entry.model_key, now)
+        return view.may_serve_soon() and not view.avoids(entry.model_key, now)
 
     def _trusted_first(
         self, entry: TaskEntry, group: RequirementGroup, serving: list[WorkerView]
@@ -311,7 +315,7 @@ class Allocator:
             view.peer,
             updated_at=now,
             since=now,
-            beside=entry.state in LEASED,
+            beside=entry.state in LEASED_TASK_STATES,
             hedged=entry.hedged,
         )
         if hedge:
@@ -352,9 +356,9 @@ class Allocator:
                 words = why_untrusted(group.untrusted) if group.untrusted else "no device that fits is up yet"
                 words = AWAY.format(self._state.device(group.pin)) if group.pin else words
         else:
-            taken = self._state.taken(self._state.tasks[next(iter(group.pending))])
+            taken = self._state.keys_of_replicas(self._state.tasks[next(iter(group.pending))])
             if taken and not any(
-                taken.isdisjoint(self._state.apart(group, workers[peer])) for peer in group.fits
+                taken.isdisjoint(self._state.exclusive_keys(group, workers[peer])) for peer in group.fits
             ):
                 free = any(self._state.device_of(workers[peer]) not in taken for peer in group.fits)
                 words = ROOTS_WAIT if free else REPLICAS_WAIT

@@ -165,7 +165,7 @@ class ReleaseOn:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Nothing that fits can be found within the campaign's waiting time: find out why. Answer: `timeouts.end_hopeless`."""
+    """Nothing that fits can be found within the campaign's waiting time: find out why. Answer: `timeouts.end_unplaceable`."""
 
     group: str
     requirement: Requirement

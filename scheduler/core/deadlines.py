@@ -61,7 +61,7 @@ class Deadlines:
 
     def _is_late(self, entry: TaskEntry, now: float) -> bool:
         """Whether every running attempt of the task is past its deadline, and no other worker is being asked."""
-        if entry.stopping or entry.last >= LAST_HEDGE or self._state.sits_too_soon(entry, now):
+        if entry.stopping or entry.last >= LAST_HEDGE or self._state.is_sitting_too_soon(entry, now):
             return False
         return all(self._past(entry, attempt, now) for attempt in entry.attempts())
 
@@ -75,7 +75,7 @@ class Deadlines:
         is only queued is given up for an idle worker.
         """
         state, model = self._state, entry.form.model
-        group, taken = state.groups[entry.group], self._state.taken(entry)
+        group, taken = state.groups[entry.group], self._state.keys_of_replicas(entry)
         waits = entry.hedge is not None and not entry.runs(entry.hedge)
         taken |= {state.device_of(state.worker(attempt.worker)) for attempt in entry.attempts()}
         fitting = [
@@ -84,7 +84,7 @@ class Deadlines:
             if view.peer in group.fits
             and state.admits(group, view.peer)
             and view.peer not in entry.tried
-            and taken.isdisjoint(state.apart(group, view))
+            and taken.isdisjoint(state.exclusive_keys(group, view))
             and (view.peer in state.idle or not waits)
         ]
         return min(

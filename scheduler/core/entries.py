@@ -28,13 +28,15 @@ from protocol.words import Reason
 from scheduler.core.ranking import ModelKey
 from scheduler.core.run_times import longest_run_s
 
-LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
-LEASED: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
+LIVE_TASK_STATES: Final = frozenset(
+    {TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING}
+)
+LEASED_TASK_STATES: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
 _UNHEARD: Final = (AttemptStatus.GRANTED, AttemptStatus.RESTORED)
-MAYBE_OVER: Final = (AttemptStatus.RESTORED, AttemptStatus.REPORTING)
+POSSIBLY_ENDED_STATUSES: Final = (AttemptStatus.RESTORED, AttemptStatus.REPORTING)
 """Statuses of an attempt whose run may have ended."""
-LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
-TOPS_UP: Final = 0
+LIMIT_REASONS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
+LATER_SITTING_PRIORITY: Final = 0
 """Priority of the sittings after the first."""
 SLACK_S: Final = 60.0
 """Seconds beyond the limits that the worker itself enforces, after which the scheduler stops the run."""
@@ -229,7 +231,7 @@ class TaskEntry:
     @property
     def live(self) -> bool:
         """Whether a worker has the task, or has been asked to take it."""
-        return self.state in LIVE
+        return self.state in LIVE_TASK_STATES
 
     @property
     def over(self) -> bool:
@@ -275,7 +277,9 @@ class TaskEntry:
     def runs(self, attempt: Attempt) -> bool:
         """Whether this attempt has a lease and may run."""
         return (
-            self.state in LEASED and attempt.lease is not None and attempt.status is not AttemptStatus.QUEUED
+            self.state in LEASED_TASK_STATES
+            and attempt.lease is not None
+            and attempt.status is not AttemptStatus.QUEUED
         )
 
     def counts(self, attempt: Attempt) -> bool:

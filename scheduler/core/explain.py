@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from protocol.values.advert import Advert
-from protocol.values.match import ClauseMatch, ClauseState, as_seen, match, match_clause
-from protocol.values.requirement import Clause, Of, Op, Requirement, attribute_of
+from protocol.values.match import ClauseMatch, ClauseState, match, match_clause, narrow_to_unit_gpu
+from protocol.values.requirement import Clause, Op, Requirement, ValueKind, attribute_of
 from protocol.words import Reason
 from results.row.simulated import shown_name
 from swarm.base.text import count, safe_text
@@ -38,7 +38,7 @@ def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
     """A text that says, for each clause, how many of `adverts` meet it, and how many also meet all clauses before it."""
     if not adverts:
         return "no device that may run it is in the swarm now\nIs a worker running (sark-node join), and does it use the same gate?"
-    adverts = [as_seen(requirement, advert) for advert in adverts]
+    adverts = [narrow_to_unit_gpu(requirement, advert) for advert in adverts]
     left = list(adverts)
     lines: list[tuple[str, int, int, str]] = []
     for clause in requirement.clauses:
@@ -101,7 +101,7 @@ def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
     """The single clause whose loosening or removal admits the most devices, else the best pair of clauses; empty where neither helps."""
     alone: dict[Clause, list[Advert]] = {}
     pairs: dict[tuple[Clause, ...], list[Advert]] = {}
-    for advert in (as_seen(requirement, each) for each in adverts):
+    for advert in (narrow_to_unit_gpu(requirement, each) for each in adverts):
         missing = tuple(item.clause for item in match(requirement, advert).missing)
         if not missing:
             return ""
@@ -115,7 +115,7 @@ def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
     clause, near = max(alone.items(), key=lambda item: (_distinct(item[1]), str(item[0])))
     attribute = attribute_of(clause.attribute)
     numbers = [have for have in (_number(clause, advert) for advert in near) if have is not None]
-    scalar = attribute is not None and attribute.of in (Of.SIZE, Of.NUMBER)
+    scalar = attribute is not None and attribute.of in (ValueKind.SIZE, ValueKind.NUMBER)
     if scalar and numbers and clause.op in (*_AT_LEAST, *_AT_MOST):
         best = max(numbers) if clause.op in _AT_LEAST else min(numbers)
         op = Op.GE if clause.op in _AT_LEAST else Op.LE

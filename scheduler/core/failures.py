@@ -19,7 +19,14 @@ from scheduler.core.commands import (
     SetAside,
     Unconfirmed,
 )
-from scheduler.core.entries import LEASED, LIMITS, Attempt, CampaignRun, PendingOutcome, TaskEntry
+from scheduler.core.entries import (
+    LEASED_TASK_STATES,
+    LIMIT_REASONS,
+    Attempt,
+    CampaignRun,
+    PendingOutcome,
+    TaskEntry,
+)
 from scheduler.core.hedging import Hedging
 from scheduler.core.ranking import QUICK_S, WorkerView
 from scheduler.core.run_times import LEAST_S
@@ -29,7 +36,7 @@ from scheduler.core.words import ELSEWHERE
 
 MAX_ATTEMPTS: Final = 990
 """Attempts are numbered up to 1,000 on the wire; refusals use up numbers, but no tries."""
-_BLAMELESS: Final = (*LIMITS, Reason.CANCELLED, Reason.PREEMPTED)
+_BLAMELESS: Final = (*LIMIT_REASONS, Reason.CANCELLED, Reason.PREEMPTED)
 _DEVICES: Final = (Reason.WRONG_UNIT, Reason.CHECK_FAILED, Reason.NOT_WITNESSED, Reason.WRONG_OUTPUTS)
 """Reasons that lie with the device: another device may succeed."""
 PORTION: Final = 200
@@ -120,7 +127,7 @@ class Failures:
         tries = entry.tries + 1
         fits = self._state.groups[entry.group].fits
         others = any(each != peer and self._state.worker(each).could_run() for each in fits)
-        if reason in LIMITS and (len(entry.limits | {peer}) >= 2 or not others):
+        if reason in LIMIT_REASONS and (len(entry.limits | {peer}) >= 2 or not others):
             return TaskEvent.FAIL, reason, detail
         if tries >= self._state.campaign_of(entry).limits.attempts or entry.last >= MAX_ATTEMPTS:
             return TaskEvent.FAIL, reason, detail if tries < 2 else f"attempt {tries} of {tries}: {detail}"
@@ -180,7 +187,7 @@ class Failures:
             return []
         return [each for peer in against for each in self.count_failure(state.worker(peer), MISMATCH, now)]
 
-    def settle_first(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
+    def promote_decisive_attempt(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
         """One of two attempts has a decisive result: it becomes the current one, and the other is over."""
         other = entry.current if attempt is entry.hedge else entry.hedge
         if other is None:
@@ -190,7 +197,7 @@ class Failures:
             return commands + self._hedging.prefer(entry)
         return commands + self._hedging.release(entry, "its result is there")
 
-    def settle_beside(
+    def end_one_of_two(
         self,
         entry: TaskEntry,
         attempt: Attempt,
@@ -203,7 +210,7 @@ class Failures:
     ) -> list[Command]:
         """One of two attempts ended without a decisive result: the task goes on with the other and loses no try."""
         commands = self._hold_against(entry, attempt, event, reason, now, permanent=permanent)
-        if reason in LIMITS:
+        if reason in LIMIT_REASONS:
             entry.limits |= {attempt.worker}
         end = TaskEvent.RETRY if event is TaskEvent.FAIL else event
         return commands + self._hedging.end(entry, attempt, end, reason, detail)
@@ -284,9 +291,13 @@ class Failures:
         if reason is Reason.BAD_REQUEST:
             return self.count_failure(view, words, now)
         if reason in _DEVICES or permanent:
-            return self.count_failure(view, words, now) if state.others_serve(entry, view.peer) else []
+            return (
+                self.count_failure(view, words, now)
+                if state.another_worker_available(entry, view.peer)
+                else []
+            )
         first = view.add_model_failure(model, now)
-        if not state.others_serve(entry, view.peer):
+        if not state.another_worker_available(entry, view.peer):
             return []
         if first and (commands := self.count_failure(view, words, now)):
             return commands
@@ -330,7 +341,7 @@ class Failures:
         for entry, attempt in self._state.held_at(peer):
             if attempt.lease in gone:
                 commands += self.count_return(entry, attempt, now)
-                commands += self.lose(entry, attempt, reason, detail, now)
+                commands += self.lose_attempt(entry, attempt, reason, detail, now)
         return commands
 
     def count_return(self, entry: TaskEntry, attempt: Attempt, now: float) -> list[Command]:
@@ -354,7 +365,7 @@ class Failures:
             view.back_off(now, RETURNED_S)
         return [] if now - attempt.since > QUICK_S else self.count_failure(view, RETURNED, now, once=True)
 
-    def lose_all(
+    def lose_all_at_worker(
         self, peer: str, detail: str, now: float, *, silent: bool = False, gone: bool = False
     ) -> list[Command]:
         """The worker was silent for a lease's time: everything it holds of ours is lost. `silent`: it accepts links and does not answer.
@@ -368,10 +379,10 @@ class Failures:
             )
         for entry, attempt in self._state.held_at(peer):
             if attempt.status is not AttemptStatus.ASKED:  # a commit in flight has its own deadline
-                commands += self.lose(entry, attempt, Reason.LOST, detail, now, goes_on=not gone)
+                commands += self.lose_attempt(entry, attempt, Reason.LOST, detail, now, goes_on=not gone)
         return commands
 
-    def lose(
+    def lose_attempt(
         self,
         entry: TaskEntry,
         attempt: Attempt,
@@ -393,7 +404,7 @@ class Failures:
         waited = entry.state is TaskState.QUEUED or attempt.status is AttemptStatus.WAITING
         if waited or attempt.inherited or blameless:
             event = TaskEvent.REFUSE  # nothing ran, it was never requested, or it is not requested again
-        elif reason is Reason.PREEMPTED and entry.state in LEASED and _may_yield(entry):
+        elif reason is Reason.PREEMPTED and entry.state in LEASED_TASK_STATES and _may_yield(entry):
             event, detail = TaskEvent.PREEMPT, self._preempted(entry)
         return commands + self._end_current(entry, event, reason, detail, now, goes_on=goes_on)
 
@@ -406,12 +417,12 @@ class Failures:
                 continue
             held = attempt.held(entry.epoch)
             words = f"{state.device(peer)} is not trusted any more"
-            commands += self.lose(entry, attempt, Reason.NOT_TRUSTED, words, now)
+            commands += self.lose_attempt(entry, attempt, Reason.NOT_TRUSTED, words, now)
             if held is not None:
                 commands.append(CancelOn(peer, (held,), Reason.CANCELLED))
         return commands
 
-    def turn_down(
+    def attempt_refused(
         self,
         entry: TaskEntry,
         attempt: Attempt,
@@ -546,10 +557,10 @@ class Failures:
         """A run that was to be stopped is over, or the scheduler no longer waits for it (`goes_on`)."""
         stopping = attempt.status is AttemptStatus.STOPPING
         if not stopping or entry.outcome is not None or attempt.inherited:
-            return self.lose(entry, attempt, Reason.LOST, detail, now, goes_on=goes_on)
+            return self.lose_attempt(entry, attempt, Reason.LOST, detail, now, goes_on=goes_on)
         if entry.state is not TaskState.RUNNING:
             words = f"{self._state.device(attempt.worker)} took it and never started it"
-            return self.lose(entry, attempt, Reason.LOST, words, now)
+            return self.lose_attempt(entry, attempt, Reason.LOST, words, now)
         words = f"it ran far beyond its limits and was {'asked to stop' if goes_on else 'stopped'}"
         words = f"{words}: {detail}" if goes_on else words
         return self._end(entry, *self.after_failure(entry, attempt.worker, Reason.TIMED_OUT, words), now)
@@ -606,7 +617,7 @@ class Failures:
                 group.declined[peer] = Denied(reason=Reason.STALE_EPOCH, detail=words)
         for entry, attempt in state.held_at(peer):
             if entry.form.campaign == campaign:
-                commands += self.lose(entry, attempt, Reason.STALE_EPOCH, words, now)
+                commands += self.lose_attempt(entry, attempt, Reason.STALE_EPOCH, words, now)
         return commands
 
 

@@ -22,7 +22,7 @@ from scheduler.core.ranking import WorkerView
 from scheduler.core.retry import ELSEWHERE_S
 from scheduler.core.state import State
 
-SOON_S: Final = 1.0
+NO_HEDGE_WITHIN_S: Final = 1.0
 """Seconds; a queued lease expected to start within them is not hedged."""
 MAX_HEDGES: Final = 16
 """Most hedges requested at busy workers in one decision."""
@@ -56,7 +56,7 @@ class Hedging:
                 continue
             if entry.hedge is not None and entry.hedge.lease is None:
                 continue  # another worker is already being asked
-            near = self._allocator.near(state.groups[entry.group], idle)
+            near = self._allocator.fitting_candidates(state.groups[entry.group], idle)
             fitting = [view for view in near if self._may_take(view, entry, now)]
             if not fitting:
                 continue
@@ -79,7 +79,7 @@ class Hedging:
             if current is None or entry.hedge is not None or not self._may_hedge(entry, now):
                 continue
             wait = current.wait_s(now)
-            if now - current.since < SOON_S or (wait is not None and wait < SOON_S):
+            if now - current.since < NO_HEDGE_WITHIN_S or (wait is not None and wait < NO_HEDGE_WITHIN_S):
                 continue
             model = entry.form.model
             views = [state.workers[peer] for peer in sorted(state.groups[entry.group].fits)]
@@ -100,7 +100,7 @@ class Hedging:
             and entry.current is not None
             and entry.current.status is AttemptStatus.QUEUED
             and entry.last < LAST_HEDGE
-            and not self._state.sits_too_soon(entry, now)
+            and not self._state.is_sitting_too_soon(entry, now)
         )
 
     def _may_take(self, view: WorkerView, entry: TaskEntry, now: float) -> bool:
@@ -111,18 +111,23 @@ class Hedging:
             and self._state.admits(group, view.peer)
             and (view.peer not in entry.tried or now >= entry.not_before + ELSEWHERE_S)
             and entry.at(view.peer) is None
-            and (not entry.replica_set or self._state.taken(entry).isdisjoint(self._state.apart(group, view)))
+            and (
+                not entry.replica_set
+                or self._state.keys_of_replicas(entry).isdisjoint(self._state.exclusive_keys(group, view))
+            )
         )
 
     def _waits_behind(self, entry: TaskEntry, now: float) -> bool:
-        """Whether the queued task waits behind another task of ours, or behind work that takes longer than `SOON_S`."""
+        """Whether the queued task waits behind another task of ours, or behind work that takes longer than `NO_HEDGE_WITHIN_S`."""
         if entry.current is None:
             return False
         view = self._state.worker(entry.current.worker)
         if len(view.held) >= 2 or view.others > 0:
             return True
         wait = entry.current.wait_s(now)
-        return wait >= SOON_S if wait is not None else now - entry.current.since >= SOON_S
+        return (
+            wait >= NO_HEDGE_WITHIN_S if wait is not None else now - entry.current.since >= NO_HEDGE_WITHIN_S
+        )
 
     # -- which of the two ---------------------------------------------------------------------------------------------------------------
 

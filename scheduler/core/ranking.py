@@ -34,7 +34,7 @@ SAME_S: Final = 2.0
 ASIDE_S: Final = 30.0
 ASIDE_MOST_S: Final = 600.0
 BACKOFF_MOST_S: Final = 30.0
-RESTING: Final = (WorkerState.FAULTY, WorkerState.DRAINING)
+UNAVAILABLE_STATES: Final = (WorkerState.FAULTY, WorkerState.DRAINING)
 _SERVING: Final = (WorkerState.ACTIVE, WorkerState.BUSY, WorkerState.CLEANUP)
 
 
@@ -49,7 +49,7 @@ class ModelFailures:
     at: list[float] = field(default_factory=list)
     counted: bool = False
     """Whether one of the failures counts against the worker."""
-    asides: int = 0
+    times_set_aside: int = 0
     aside_until: float = 0.0
 
 
@@ -112,9 +112,9 @@ class WorkerView:
             and now >= self.aside_until
         )
 
-    def hopeful(self) -> bool:
+    def may_serve_soon(self) -> bool:
         """Whether it may be given work soon: it answers, does not refuse, and is neither faulty nor draining."""
-        return self.could_run() and self.unreachable == 0 and self.state not in RESTING
+        return self.could_run() and self.unreachable == 0 and self.state not in UNAVAILABLE_STATES
 
     def could_run(self) -> bool:
         """Whether it could run a task, now or when it returns: it has not refused this scheduler. It may be busy, set aside, paused by its
@@ -182,8 +182,8 @@ class WorkerView:
         if failed is None or len(failed.at) < QUICK_FAILURES or now < failed.aside_until:
             return None
         failed.at.clear()
-        seconds = min(ASIDE_MOST_S, ASIDE_S * 2.0**failed.asides)
-        failed.asides += 1
+        seconds = min(ASIDE_MOST_S, ASIDE_S * 2.0**failed.times_set_aside)
+        failed.times_set_aside += 1
         failed.aside_until = now + seconds
         return seconds
 
@@ -214,7 +214,7 @@ class WorkerView:
         self.why_aside = self.why = f"set aside for {seconds:g} s after {what}"
         return seconds
 
-    def end_aside(self, now: float) -> bool:
+    def aside_just_ended(self, now: float) -> bool:
         """Whether the time for which the worker was set aside has just ended; true once."""
         if not self.why_aside or now < self.aside_until:
             return False

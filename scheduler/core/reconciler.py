@@ -12,7 +12,7 @@ from protocol.values.attempt import AttemptEvent, AttemptStatus, TaskEvent, Task
 from protocol.values.lease import Fence
 from protocol.words import Reason
 from scheduler.core.commands import CancelOn, Command, LiveAttempt, RecordEvent, RecordGrant
-from scheduler.core.entries import LEASED, Attempt, TaskEntry
+from scheduler.core.entries import LEASED_TASK_STATES, Attempt, TaskEntry
 from scheduler.core.failures import Failures
 from scheduler.core.hedging import Hedging
 from scheduler.core.state import State
@@ -55,11 +55,13 @@ class Reconciler:
         if any(lease == other.lease or fence == other.fence for _, other in state.held_at(peer)):
             # Otherwise the worker could settle one task in the other's name.
             no = Denied(reason=Reason.BAD_REQUEST, detail="it gave one lease to two tasks")
-            commands = self._failures.turn_down(entry, attempt, TaskEvent.REFUSE, no.reason, no.detail, now)
+            commands = self._failures.attempt_refused(
+                entry, attempt, TaskEvent.REFUSE, no.reason, no.detail, now
+            )
             self._workers.refuse(peer, no, now)
             return commands
         commands = []
-        hedge, beside = attempt is entry.hedge, entry.state in LEASED
+        hedge, beside = attempt is entry.hedge, entry.state in LEASED_TASK_STATES
         if hedge and not queued and not beside:
             commands += self._hedging.prefer(entry)
         attempt.lease, attempt.fence, attempt.since = lease, fence, now
@@ -99,7 +101,7 @@ class Reconciler:
         entry, attempt = unanswered
         view = self._state.worker(attempt.worker)
         view.back_off(now, 0.2 + 0.3 * self._state.rng.random())
-        commands = self._failures.turn_down(entry, attempt, TaskEvent.REFUSE, conflict.reason, "", now)
+        commands = self._failures.attempt_refused(entry, attempt, TaskEvent.REFUSE, conflict.reason, "", now)
         self._workers.update_load(view, conflict.quote, now)
         return commands
 
@@ -110,7 +112,9 @@ class Reconciler:
             return []
         entry, attempt = unanswered
         peer, reason = attempt.worker, denied.reason
-        commands = self._failures.turn_down(entry, attempt, TaskEvent.REFUSE, reason, denied.detail, now)
+        commands = self._failures.attempt_refused(
+            entry, attempt, TaskEvent.REFUSE, reason, denied.detail, now
+        )
         this_task = reason in (Reason.DOES_NOT_FIT, Reason.BAD_REQUEST)
         if reason is Reason.STALE_EPOCH:
             commands += self._failures.exclude(peer, entry.form.campaign, now)
@@ -133,7 +137,9 @@ class Reconciler:
         if sent:
             commands = self._failures.count_failure(view, "not answering", now, silent=True)
         event = TaskEvent.LOSE if sent else TaskEvent.REFUSE
-        return commands + self._failures.turn_down(entry, attempt, event, Reason.LOST, why, now, goes_on=sent)
+        return commands + self._failures.attempt_refused(
+            entry, attempt, event, Reason.LOST, why, now, goes_on=sent
+        )
 
     # -- runs ---------------------------------------------------------------------------------------------------------------------------
 
@@ -243,10 +249,10 @@ class Reconciler:
             elif attempt.lease in expected:
                 words = f"{state.device(peer)} no longer has it"
                 commands += self._failures.count_return(entry, attempt, now)
-                commands += self._failures.lose(entry, attempt, Reason.LOST, words, now)
+                commands += self._failures.lose_attempt(entry, attempt, Reason.LOST, words, now)
             elif attempt.status is AttemptStatus.RESTORED:  # the commit never reached the worker
                 args = (TaskEvent.REFUSE, Reason.LOST, "never asked", now)
-                commands += self._failures.turn_down(entry, attempt, *args)
+                commands += self._failures.attempt_refused(entry, attempt, *args)
         run = state.campaigns.get(campaign)
         epoch = None if run is None else run.limits.epoch
         orphans = tuple(
@@ -276,9 +282,9 @@ class Reconciler:
         if attempt.status is AttemptStatus.RESTORED and not owes and self._meets_replica(entry, attempt):
             held = HeldLease(lease=lease.lease, fence=lease.fence, epoch=entry.epoch)
             words = f"another replica is on {self._state.device(attempt.worker)}, or on a device of its owner"
-            commands += self._failures.lose(entry, attempt, Reason.LOST, words, now)
+            commands += self._failures.lose_attempt(entry, attempt, Reason.LOST, words, now)
             return [*commands, CancelOn(attempt.worker, (held,), Reason.CANCELLED)]
-        if attempt is entry.hedge and entry.state in LEASED:
+        if attempt is entry.hedge and entry.state in LEASED_TASK_STATES:
             return self._carry_on_beside(entry, attempt, lease, now, owes=owes)
         if attempt is entry.hedge:
             if lease.queued:
@@ -306,8 +312,8 @@ class Reconciler:
         and this scheduler could not know.
         """
         state = self._state
-        taken, group = state.taken(entry, known_to_run=True), state.groups[entry.group]
-        return not taken.isdisjoint(state.apart(group, state.worker(attempt.worker)))
+        taken, group = state.keys_of_replicas(entry, known_to_run=True), state.groups[entry.group]
+        return not taken.isdisjoint(state.exclusive_keys(group, state.worker(attempt.worker)))
 
     def _carry_on_beside(
         self, entry: TaskEntry, attempt: Attempt, lease: LiveLease, now: float, *, owes: bool

@@ -23,7 +23,7 @@ from results.row.rounds import timed_launches
 
 LEAST_S: Final = 10.0
 """Seconds that any run may take: two renewals, and the wait for an idle host (10 s unless a worker's owner sets it otherwise)."""
-FIRST_WORD_S: Final = 6.0
+FIRST_REPORT_S: Final = 6.0
 """Seconds that a run may take to report its first step: three renewals. A worker reports it at once."""
 FACTOR: Final = 3.0
 """How much slower than expected a run without progress may be. Two launches of one task on one device differ by far less. Devices that meet
@@ -131,7 +131,7 @@ class RunTimes:
         its deadline. `silent`: the run was observed from its lease on, and has reported nothing yet.
         """
         if silent:
-            return FIRST_WORD_S * 2.0**hedged
+            return FIRST_REPORT_S * 2.0**hedged
         fetch_s = sum(model.size for model in task.files() if model.sha256 not in warm) / FETCH_RATE
         return (LEAST_S + FACTOR * (self.expect_s(task, worker) + fetch_s)) * 2.0**hedged
 

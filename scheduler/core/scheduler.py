@@ -104,7 +104,7 @@ class SchedulerCore:
         """The task's answers are to be scored, and its campaign does not end before. Call this before the task ends."""
         self.state.campaign_of(task).unscored.add(task.id)
 
-    def scores_over(self, task: TaskEntry) -> list[Command]:
+    def finish_scoring(self, task: TaskEntry) -> list[Command]:
         """The task's answers are scored, or will not be scored."""
         run = self.state.campaign_of(task)
         run.unscored.discard(task.id)
@@ -160,7 +160,7 @@ class SchedulerCore:
             self.state.drop(campaign)
         return ended
 
-    def lead_under(self, campaign: str, epoch: int) -> tuple[str, ...]:
+    def raise_epoch(self, campaign: str, epoch: int) -> tuple[str, ...]:
         """Lead a campaign under a higher epoch from now on. Returns the workers that hold something of it, to adopt it there again."""
         run = self.state.campaigns[campaign]
         run.limits = replace(run.limits, epoch=epoch)

@@ -21,10 +21,10 @@ from protocol.wire.table import step
 from protocol.words import Reason
 from scheduler.core.commands import Command, EndCampaign, QueuePosition
 from scheduler.core.entries import (
-    LEASED,
-    LIMITS,
-    MAYBE_OVER,
-    TOPS_UP,
+    LATER_SITTING_PRIORITY,
+    LEASED_TASK_STATES,
+    LIMIT_REASONS,
+    POSSIBLY_ENDED_STATUSES,
     Attempt,
     CampaignRun,
     ModelEvidence,
@@ -156,7 +156,7 @@ class State:
         allowance_s = self.allowance_s(entry, attempt)
         return deadline(attempt.leased_at, attempt.since, attempt.advanced_at, allowance_s)
 
-    def sits_too_soon(self, entry: TaskEntry, now: float) -> bool:
+    def is_sitting_too_soon(self, entry: TaskEntry, now: float) -> bool:
         """Whether the task is a sitting that would begin too soon after the previous one. Such a sitting can be live only in an adopted
         campaign: it was found at a worker before the scheduler knew when the previous one ended.
         """
@@ -263,12 +263,12 @@ class State:
         self._count(entry, entry.state, +1)
 
     def _rank(self, group: RequirementGroup) -> int:
-        return -(TOPS_UP if group.pin else self.campaigns[group.campaign].limits.priority)
+        return -(LATER_SITTING_PRIORITY if group.pin else self.campaigns[group.campaign].limits.priority)
 
     def priority_of(self, task: Task) -> int:
         """The priority with which a task asks for a device. Sittings after the first only take devices that no other task needs."""
         later = task.sitting is not None and task.sitting.number > 1
-        return TOPS_UP if later else self.campaigns[task.campaign].limits.priority
+        return LATER_SITTING_PRIORITY if later else self.campaigns[task.campaign].limits.priority
 
     # -- identity ---------------------------------------------------------------------------------------------------------------------
 
@@ -281,16 +281,18 @@ class State:
         device = view.advert.device
         return f"{device} {view.peer}" if self.clash(device, view.peer) else device
 
-    def apart(self, group: RequirementGroup, view: WorkerView) -> set[str]:
+    def exclusive_keys(self, group: RequirementGroup, view: WorkerView) -> set[str]:
         """What two replicas may not share: the device and, in a campaign that admits strangers, the trust root, since workers with one root
         can agree on a lie.
         """
         marks = {self.device_of(view)}
         return marks | {self.root_of(group, view.peer)} if group.trust.anyone else marks
 
-    def taken(self, entry: TaskEntry, *, for_good: bool = False, known_to_run: bool = False) -> set[str]:
+    def keys_of_replicas(
+        self, entry: TaskEntry, *, for_good: bool = False, known_to_run: bool = False
+    ) -> set[str]:
         """Devices where other replicas of the task are, or from which they have their results, and these devices' trust roots (see
-        `apart`). `for_good`: only replicas with a result. `known_to_run`: leaves out attempts that may be over.
+        `exclusive_keys`). `for_good`: only replicas with a result. `known_to_run`: leaves out attempts that may be over.
         """
         taken = set[str]()
         group = self.groups[entry.group]
@@ -299,12 +301,12 @@ class State:
             if other is entry:
                 continue
             for each in () if for_good else other.attempts():
-                if not known_to_run or each.status not in MAYBE_OVER:
-                    taken |= self.apart(group, self.worker(each.worker))
+                if not known_to_run or each.status not in POSSIBLY_ENDED_STATUSES:
+                    taken |= self.exclusive_keys(group, self.worker(each.worker))
             if other.state is TaskState.SUCCEEDED:
                 taken.add(other.ran_on)
                 if other.worker is not None:  # its device may have been unknown when the result came
-                    taken |= self.apart(group, self.worker(other.worker))
+                    taken |= self.exclusive_keys(group, self.worker(other.worker))
         return taken
 
     def could_run(self, group: RequirementGroup) -> bool:
@@ -312,8 +314,8 @@ class State:
         views = [view for view in map(self.worker, group.fits) if view.could_run()]
         if not views or not group.replicated:
             return bool(views)
-        marks = [self.apart(group, view) for view in views]
-        taken = (self.taken(self.tasks[task], for_good=True) for task in group.pending)
+        marks = [self.exclusive_keys(group, view) for view in views]
+        taken = (self.keys_of_replicas(self.tasks[task], for_good=True) for task in group.pending)
         return any(any(gone.isdisjoint(each) for each in marks) for gone in taken)
 
     def may_return(self, group: RequirementGroup) -> bool:
@@ -339,9 +341,11 @@ class State:
             for peer in group.fits - entry.tried
         )
 
-    def others_serve(self, entry: TaskEntry, peer: str) -> bool:
+    def another_worker_available(self, entry: TaskEntry, peer: str) -> bool:
         """Whether a worker other than this one can be expected to take the task soon."""
-        return any(each != peer and self.workers[each].hopeful() for each in self.groups[entry.group].fits)
+        return any(
+            each != peer and self.workers[each].may_serve_soon() for each in self.groups[entry.group].fits
+        )
 
     def admits(self, group: RequirementGroup, peer: str) -> bool:
         """Whether a worker may have the group's tasks and models, now. A worker that claims another key's device id gets no task that names
@@ -393,7 +397,7 @@ class State:
 
     def _count(self, entry: TaskEntry, state: TaskState, by: int) -> None:
         group = self.groups[entry.group]
-        if state in LEASED:
+        if state in LEASED_TASK_STATES:
             group.leased += by
             if by > 0:
                 self.leased[entry.id] = None
@@ -476,7 +480,7 @@ class State:
                 entry.tries += 1
                 entry.tried |= {peer}
                 entry.yields = event is TaskEvent.RETRY or entry.tries > 1
-                if reason in LIMITS:
+                if reason in LIMIT_REASONS:
                     entry.limits |= {peer}
                 entry.not_before = now + self._delay_s(entry, now)
             elif event is TaskEvent.PREEMPT:
@@ -487,7 +491,7 @@ class State:
         self.move(entry, event)
         if before is not TaskState.PENDING and peer is not None:
             self.release(peer, entry.id)
-            if before in LEASED:
+            if before in LEASED_TASK_STATES:
                 group = self.groups[entry.group]
                 group.moved_at = max(group.moved_at, now)
         if not entry.over:

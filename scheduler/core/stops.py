@@ -54,7 +54,7 @@ class OwedStops:
         """Take up the owed stops that an earlier scheduler left."""
         self._stops |= {(stop.task, stop.attempt): stop for stop in stops}
 
-    def add_in_vain(self, peer: str, held: Iterable[HeldLease], now: float) -> None:
+    def add_unwaited_stops(self, peer: str, held: Iterable[HeldLease], now: float) -> None:
         """A worker did not confirm the stop of runs for which no task waits: an attempt that was given up, or one of two."""
         owed = {item.lease for item in self._owed(peer)}
         for item in held:

@@ -38,7 +38,7 @@ class TimeLimits:
                 if entry.limit_of(attempt) <= now and attempt in entry.attempts():
                     commands += self._limit_run(entry, attempt, now)
         for view in state.workers.values():
-            if view.why_aside and view.end_aside(now):
+            if view.why_aside and view.aside_just_ended(now):
                 state.refresh(view)
                 fields = {"peer": view.peer, "device": view.device}
                 commands.append(RecordEvent(state.users_of(view.peer), "worker.back", fields))
@@ -56,7 +56,7 @@ class TimeLimits:
         if attempt.status is AttemptStatus.REPORTING:
             blame = failures.count_failure(view, NOT_SENT, now, silent=True)
             words = f"{device} ran it, but did not send its result"
-            return blame + failures.lose(entry, attempt, Reason.LOST, words, now)
+            return blame + failures.lose_attempt(entry, attempt, Reason.LOST, words, now)
         blame = []
         if now >= entry.begins_by(attempt):
             blame = failures.count_failure(view, "taking a task that it never started", now, silent=True)
@@ -96,7 +96,7 @@ class TimeLimits:
         outcome = PendingOutcome(TaskEvent.FAIL, Reason.TIMED_OUT, words)
         return self._failures.end_tasks([entry.id for entry in waiting], outcome, now)
 
-    def end_hopeless(self, group: str, reason: Reason, text: str, now: float) -> list[Command]:
+    def end_unplaceable(self, group: str, reason: Reason, text: str, now: float) -> list[Command]:
         """Answer to `Explain`: end the group's pending tasks, unless a worker appeared meanwhile."""
         waiting = self._state.groups.get(group)
         if waiting is None:

@@ -12,7 +12,7 @@ from protocol.words import Reason, WorkerState
 from scheduler.core.commands import Command, QueuePosition
 from scheduler.core.entries import Attempt, TaskEntry
 from scheduler.core.failures import Failures
-from scheduler.core.ranking import RESTING, WorkerView
+from scheduler.core.ranking import UNAVAILABLE_STATES, WorkerView
 from scheduler.core.state import State
 
 LEAST_RETRY_S: Final = 1.0
@@ -105,9 +105,11 @@ class Workers:
     @staticmethod
     def _rest(view: WorkerView, now: float) -> None:
         """Ask a worker that takes no work now again later."""
-        if view.state in RESTING or view.state_why:
+        if view.state in UNAVAILABLE_STATES or view.state_why:
             # While the worker drains, its own reason (paused, quiet hours, leaving) is enough.
-            bare = view.state is WorkerState.FAULTY or (view.state in RESTING and not view.state_why)
+            bare = view.state is WorkerState.FAULTY or (
+                view.state in UNAVAILABLE_STATES and not view.state_why
+            )
             words = f"it is {view.state}" if bare else ""
             view.quoted, view.retry_at = False, now + REST_S
             view.why = ": ".join(part for part in (words, view.state_why) if part)
@@ -147,7 +149,7 @@ class Workers:
         self._update_queue(view, renewed.waiting, now)
         if state is not view.state or why != view.state_why:
             view.state, view.state_why = state, why
-            if view.why and not why and state not in RESTING:
+            if view.why and not why and state not in UNAVAILABLE_STATES:
                 view.retry_at = min(view.retry_at, now)  # it takes work again: ask at once
             self._rest(view, now)
             self._state.refresh(view)
@@ -197,7 +199,7 @@ class Workers:
             if attempt.fence is not None and attempt.fence.incarnation < incarnation:
                 words = f"{self._state.device(view.peer)} was restarted"
                 commands += self._failures.count_return(entry, attempt, now)
-                commands += self._failures.lose(entry, attempt, Reason.LOST, words, now)
+                commands += self._failures.lose_attempt(entry, attempt, Reason.LOST, words, now)
         return commands
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from protocol.errors import RemoteProtocolError
 from protocol.values.record import read_record
 from results.analysis.regression import (
-    WORSE,
+    WORSE_FINDINGS,
     KnownGood,
     RegressionCell,
     RegressionFinding,
@@ -145,7 +145,7 @@ def alarm_lines(run: RunRow) -> list[str]:
         f"{safe_text(cell.model, 60)}{'' if cell.batch is None else f', batch {cell.batch}'} × {safe_text(cell.unit, 60)} on"
         f" {safe_text(cell.device, 60) or 'no device'}: {cell.finding}, {safe_text(cell.why, 300)} (last good: {cell.against})"
         for cell in read_cells(run)
-        if cell.finding in WORSE
+        if cell.finding in WORSE_FINDINGS
     ]
 
 

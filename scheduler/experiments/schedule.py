@@ -26,7 +26,7 @@ import structlog
 import trio
 
 from protocol.errors import ResourceError, SarkError
-from results.analysis.regression import WORSE, RegressionFinding
+from results.analysis.regression import WORSE_FINDINGS, RegressionFinding
 from results.row.form import utc
 from scheduler.experiments.confirm import begin_confirmations, settle_confirmations
 from scheduler.experiments.judge import alarm_lines, judge_ended, read_cells, why_not_started
@@ -138,7 +138,7 @@ def hook_body(run: RunRow, store: Store) -> bytes:
         "finding": run.finding,
         "begun": utc(run.begun),
         "ended": utc(campaign.ended if campaign else None),
-        "worse": [cell.model_dump(mode="json") for cell in read_cells(run) if cell.finding in WORSE],
+        "worse": [cell.model_dump(mode="json") for cell in read_cells(run) if cell.finding in WORSE_FINDINGS],
         "detail": why_not_started(run),
     }
     return json.dumps(value, ensure_ascii=False).encode()

@@ -36,7 +36,7 @@ from scheduler.submit.submit import new_campaign_id, store_campaign
 from swarm.base.home import Home
 from swarm.base.text import safe_text
 from swarm.base.units import DAY_S
-from swarm.download.urls import FOR_OTHERS
+from swarm.download.urls import OTHERS_URL_REACH
 
 CheckDevices = Callable[[Campaign], None]
 """Raises `CampaignError` for a campaign that names a device claimed by two keys. Blocks."""
@@ -45,7 +45,7 @@ WAIT_S: Final = 60.0
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
 
-def undisputed(campaign: Campaign) -> None:
+def accept_devices(campaign: Campaign) -> None:
     """The check for a home that queries no swarm."""
 
 
@@ -273,7 +273,7 @@ def begin(
     title: str,
     *,
     fetch: Fetch = no_fetch,
-    check: CheckDevices = undisputed,
+    check: CheckDevices = accept_devices,
     wait_s: float = WAIT_S,
     due: tuple[float, float] | None = None,
     campaign_id: str | None = None,
@@ -289,7 +289,7 @@ def begin(
     campaign = read_spec(version.spec, version.title)
     # A campaign that came over HTTP may name only places on the internet, whoever runs it.
     if Path(version.folder) == uploads_folder(home):
-        fetch = downloader(home, lambda name, done, total: None, reach=FOR_OTHERS)
+        fetch = downloader(home, lambda name, done, total: None, reach=OTHERS_URL_REACH)
     models = describe_models(campaign, Path(version.folder), fetch)
     changed = _differences(version, models)
     if changed and parse_title(title)[1] is not None:
@@ -316,7 +316,7 @@ def begin(
 
 
 def begin_due(
-    home: Home, store: Store, *, now: float, fetch: Fetch = no_fetch, check: CheckDevices = undisputed
+    home: Home, store: Store, *, now: float, fetch: Fetch = no_fetch, check: CheckDevices = accept_devices
 ) -> list[str]:
     """Start every run that is due, unless the previous run goes on; returns their campaigns. Blocking."""
     started = []

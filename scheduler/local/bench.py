@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from protocol.errors import CampaignError, ResourceError
 from protocol.formats.frameworks import (
     FORMATS,
-    NO_MORE,
+    NO_EXTRA_FORMATS,
     WORKLOADS,
     UnitFormats,
     format_of_name,
@@ -291,7 +291,7 @@ def unit_for(model: Path) -> str:
     return unit
 
 
-def units_that_run(model: Path, units: Sequence[str], more: UnitFormats = NO_MORE) -> list[str]:
+def units_that_run(model: Path, units: Sequence[str], more: UnitFormats = NO_EXTRA_FORMATS) -> list[str]:
     """Those of `units` that run the format of the model's file ending, or belong to its framework; for an unknown ending, all units that
     load a file.
     """

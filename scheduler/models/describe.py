@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from protocol.errors import CampaignError, Refused
 from protocol.formats.frameworks import words_of
 from protocol.formats.model_files import (
-    RUNS_CODE,
+    CODE_CARRYING_FORMATS,
     FormatError,
     ModelFormat,
     find_other_format,
@@ -25,7 +25,7 @@ from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from protocol.words import SIMULATED_UNIT
 from scheduler.campaign.against import Bases
-from scheduler.campaign.errors import together
+from scheduler.campaign.errors import combine_errors
 from scheduler.campaign.fields import file_of
 from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.campaign.sizes import given_sizes
@@ -36,7 +36,7 @@ from scheduler.models.files import CampaignFile, Models
 from scheduler.models.inspect import WrongUnits, check_common_dims, check_ending, inspect
 from swarm.base.text import count, safe_text
 from swarm.blobs.bundles import contents
-from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
+from swarm.download.urls import OTHERS_URL_REACH, read_url, scheme_of
 
 _HEAD: Final = 512
 
@@ -91,7 +91,7 @@ def describe_models(campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch)
         except CampaignError as error:
             errors.append(error)
     if errors:
-        raise together(errors)
+        raise combine_errors(errors)
     check_common_dims(campaign, graphs)
     return described
 
@@ -147,7 +147,7 @@ def model_notes(campaign: Campaign) -> tuple[str, ...]:
         if not entry.by_devices or entry.public_url is None:
             continue
         try:
-            read_url(entry.public_url, FOR_OTHERS)
+            read_url(entry.public_url, OTHERS_URL_REACH)
             who = "each device"
         except Refused as exc:
             who = f"each of your own devices, and no other ({exc.what}),"
@@ -241,7 +241,7 @@ def _refuse_other_files(entry: ModelEntry, path: Path, head: bytes) -> None:
             kind = read_format(path)
         except FormatError:
             kind = ModelFormat.ZIP
-        if kind in RUNS_CODE:
+        if kind in CODE_CARRYING_FORMATS:
             return
         if kind is ModelFormat.CHECKPOINT:
             raise entry.error(

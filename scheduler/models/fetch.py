@@ -35,7 +35,7 @@ from swarm.base.text import safe_text
 from swarm.base.threads import HASHING
 from swarm.download.download import EDGE, MAX_SIZE, Edge, Progress, download
 from swarm.download.response import FileChanged, ResponseHead
-from swarm.download.urls import FOR_OTHERS, FOR_OWNER, HfFile, UrlReach, read_hf, scheme_of
+from swarm.download.urls import OTHERS_URL_REACH, OWNER_URL_REACH, HfFile, UrlReach, read_hf, scheme_of
 
 KEEP_S: Final = 86_400.0
 MAX_DOWNLOAD_S: Final = 6 * 3600.0
@@ -54,7 +54,7 @@ def downloader(
     home: Home,
     show: Show,
     *,
-    reach: UrlReach = FOR_OWNER,
+    reach: UrlReach = OWNER_URL_REACH,
     limit: int = MAX_SIZE,
     retry_delay_s: float = RETRY_DELAY_S,
     wall: Callable[[], float] = time.time,
@@ -73,7 +73,7 @@ def downloader(
         try:
             url = entry.url
             if scheme_of(url) == "hf":
-                if reach == FOR_OWNER:
+                if reach == OWNER_URL_REACH:
                     return from_hub(read_hf(url))
                 # Not through the library, which uses this user's login and has no limits.
                 url = read_hf(url).url
@@ -233,7 +233,7 @@ async def fetch_adopted(url: str, model: Model, folder: Path, edge: Edge = EDGE)
 
     async def fetch(sink: Callable[[bytearray], object]) -> None:
         with trio.move_on_after(MAX_ADOPTED_DOWNLOAD_S):
-            await download(url, FOR_OTHERS, sink=sink, size=model.size, edge=edge)
+            await download(url, OTHERS_URL_REACH, sink=sink, size=model.size, edge=edge)
 
     try:
         await receive(model, folder, fetch)

@@ -13,7 +13,7 @@ from pathlib import Path
 from protocol.errors import CampaignError
 from protocol.formats.frameworks import (
     FORMATS,
-    NO_MORE,
+    NO_EXTRA_FORMATS,
     UnitFormats,
     format_of_kind,
     framework_of,
@@ -56,7 +56,7 @@ def inspect(
     path: Path,
     units: Collection[str],
     given: Sequence[GivenSizes],
-    more: UnitFormats = NO_MORE,
+    more: UnitFormats = NO_EXTRA_FORMATS,
 ) -> OnnxGraph | None:
     """The graph of an ONNX model that can be measured; None: the file has another format, which only its driver can read. `given`: the
     sizes of its inputs, with each batch; `more`: formats of units of third-party drivers. Raises `CampaignError`, with the line of the
@@ -80,7 +80,7 @@ def inspect(
     return graph
 
 
-def check_ending(entry: ModelEntry, units: Collection[str], more: UnitFormats = NO_MORE) -> None:
+def check_ending(entry: ModelEntry, units: Collection[str], more: UnitFormats = NO_EXTRA_FORMATS) -> None:
     """Check a model that is not read here. Raises `WrongUnits` if its URL's ending shows that none of `units` runs it."""
     if entry.known_format is not None:
         _check_runs(entry, entry.known_format, units, more)

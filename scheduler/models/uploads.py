@@ -27,7 +27,7 @@ from scheduler.models.describe import package_spec
 from swarm.base.durable import make_folder, sync_folder, write_durably
 from swarm.base.home import Home
 from swarm.base.text import safe_text
-from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
+from swarm.download.urls import OTHERS_URL_REACH, read_url, scheme_of
 
 SCHEME: Final = "sha256:"
 LEFT_FREE: Final = 1024**3
@@ -226,7 +226,7 @@ def _refuse_inside(entry: ModelEntry) -> None:
     """Raise `CampaignError` for a URL of this machine's networks, and for a folder that is not a package though Python would find it."""
     if entry.url is not None and scheme_of(entry.url) in ("http", "https"):
         try:
-            read_url(entry.url, FOR_OTHERS)
+            read_url(entry.url, OTHERS_URL_REACH)
         except Refused as exc:
             hint = exc.hint or f"{_SEND}; or start the server with --allow-paths"
             raise entry.error(f"{entry.title} cannot be fetched: {exc.what}", hint) from None

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.values.attempt import TaskState
-from scheduler.store.rows import ENDED, TaskRow
+from scheduler.store.rows import FINAL_TASK_STATES, TaskRow
 from scheduler.store.store import Store
 
 WHOLE_CAMPAIGN: Final = ("campaign.planned", "campaign.taken-over")
 """Events after which the campaign has other tasks than before."""
 NOTES_EVERY: Final = 8
 """Number of looks between two reads of why tasks wait, since no event reports such changes."""
-_MOVING: Final = tuple(state for state in TaskState if state not in (*ENDED, TaskState.PENDING))
+_MOVING: Final = tuple(state for state in TaskState if state not in (*FINAL_TASK_STATES, TaskState.PENDING))
 """States in which a task changes without an event: its queue position, its progress."""
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from protocol.values.attempt import TaskState
 from protocol.words import asks_for_simulated_unit
-from results.row.simulated import marked
+from results.row.simulated import mark_simulated
 from scheduler.output.terminal import name, number, table
 from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary
 from swarm.base.text import safe_text
@@ -38,7 +38,7 @@ def campaigns_table(summaries: Sequence[CampaignSummary], *, scheduling: bool = 
 
 def campaign_name(campaign: CampaignRow, limit: int) -> str:
     """The campaign's name; a simulation is marked."""
-    return marked(safe_text(campaign.name, limit), asks_for_simulated_unit(campaign.spec))
+    return mark_simulated(safe_text(campaign.name, limit), asks_for_simulated_unit(campaign.spec))
 
 
 def took(campaign: CampaignRow) -> str:

@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from results.analysis.pairs import Pair
-from results.row.comparison import than
+from results.row.comparison import verdict_phrase
 from results.row.form import against_words, short_shapes, without_names
 from scheduler.output.comparisons import PairInfo, pair_places, unit_words
 from scheduler.output.reasons import Reasons
@@ -86,7 +86,7 @@ def turned_lines(pairs: Sequence[PairInfo], width: int) -> list[Text]:
         ratio = "" if pair.ratio is None else f", ×{pair.ratio:.3f}{ends}"
         over = "" if pair.sittings is None else f" over {pair.sittings} sittings"
         base = against_words(*(side or "" for side in (pair.a_model, pair.a_unit, pair.b_model, pair.b_unit)))
-        words = f"{pair.b_model} on {place}: {than(pair.verdict)} {base}{ratio}{over}"
+        words = f"{pair.b_model} on {place}: {verdict_phrase(pair.verdict)} {base}{ratio}{over}"
         lines += [Text(line) for line in textwrap.wrap(safe_text(words, 300), width, subsequent_indent="  ")]
     if (more := len(pairs) - MAX_TURNED) > 0:
         lines.append(Text(f"and {more} more: sark-node compare", "dim"))

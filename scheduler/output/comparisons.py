@@ -21,7 +21,7 @@ from results.row.form import JsonModel
 from results.row.identity import device_identity, names_device
 from results.row.names import with_distinct_names
 from results.row.row import COLUMNS, CONTRACT, Row
-from results.row.simulated import marked
+from results.row.simulated import mark_simulated
 from scheduler.output.schemas import shown_as
 from scheduler.store.readers import raw_results
 from scheduler.store.store import Store, has_store, open_store
@@ -151,7 +151,7 @@ def pair_places(pair: Pair) -> tuple[str, str, str]:
     """Model, unit and device of both rows; a fact that they share appears once. A simulated device is marked."""
     rows = with_distinct_names([row for row in (pair.a, pair.b) if row is not None])
     units = [unit_words(row.compute_units, row.threads, row.batch) for row in rows]
-    devices = [marked(row.device_name, bool(row.simulated)) for row in rows]
+    devices = [mark_simulated(row.device_name, bool(row.simulated)) for row in rows]
     models = [row.file_name for row in rows]
     model, unit, device = (" → ".join(dict.fromkeys(names)) for names in (models, units, devices))
     return model, unit, device

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from results.analysis.sittings import HeldIntervals
+from results.analysis.sittings import IntervalCoverage
 from results.row.form import JsonModel
 
-NONE_HELD: Final[Mapping[str, HeldIntervals]] = {}
+NO_COVERAGE: Final[Mapping[str, IntervalCoverage]] = {}
 
 
 class DeviceCoverage(JsonModel):
@@ -44,9 +44,9 @@ class DeviceCoverage(JsonModel):
         return low / factor, high * factor
 
 
-def coverage_of(device: str, held: Mapping[str, HeldIntervals]) -> DeviceCoverage | None:
+def coverage_of(device: str, held: Mapping[str, IntervalCoverage]) -> DeviceCoverage | None:
     """Coverage of one device (`device_identity`); None: too few sittings."""
-    own = held.get(device, HeldIntervals())
+    own = held.get(device, IntervalCoverage())
     if own.share is None:
         return None
     percent = None if own.margin is None else 100 * math.expm1(own.margin)

@@ -23,8 +23,8 @@ from protocol.values.match import Match, match
 from protocol.values.requirement import Requirement
 from protocol.values.trust import MINE, Trust
 from protocol.words import ProtocolId, Right, Role, WorkerState
-from results.analysis.sittings import HeldIntervals
-from scheduler.output.coverage import NONE_HELD, DeviceCoverage, coverage_of
+from results.analysis.sittings import IntervalCoverage
+from scheduler.output.coverage import NO_COVERAGE, DeviceCoverage, coverage_of
 from scheduler.output.readings import NONE_SHOWN, ShownReading
 from scheduler.output.schemas import shown_as
 from scheduler.store.rows import TaskRow
@@ -379,17 +379,17 @@ class Fleet(BaseModel):
     next: str | None = None
 
 
-def device_info(device: ObservedDevice, held: Mapping[str, HeldIntervals] = NONE_HELD) -> DeviceInfo:
+def device_info(device: ObservedDevice, held: Mapping[str, IntervalCoverage] = NO_COVERAGE) -> DeviceInfo:
     """`device` for programs. `held`: by `device_identity`."""
     return shown_as(DeviceInfo, device.advert, **_state(device), coverage=device_coverage(device, held))
 
 
-def device_coverage(device: ObservedDevice, held: Mapping[str, HeldIntervals]) -> DeviceCoverage | None:
+def device_coverage(device: ObservedDevice, held: Mapping[str, IntervalCoverage]) -> DeviceCoverage | None:
     """Coverage of this device, under its worker's key; None: too few sittings."""
     return coverage_of(f"{device.advert.device} {device.advert.peer}", held)
 
 
-def coverage_lines(devices: Sequence[ObservedDevice], held: Mapping[str, HeldIntervals]) -> list[str]:
+def coverage_lines(devices: Sequence[ObservedDevice], held: Mapping[str, IntervalCoverage]) -> list[str]:
     """For people: a line for each device with enough sittings, and the target."""
     lines = [
         f"{safe_text(device.advert.name, 40)}: {each.words}"
@@ -403,7 +403,7 @@ def fleet_device(
     device: ObservedDevice,
     tasks: Mapping[str, Sequence[DeviceTask]],
     names: Mapping[str, str],
-    held: Mapping[str, HeldIntervals] = NONE_HELD,
+    held: Mapping[str, IntervalCoverage] = NO_COVERAGE,
     readings: Mapping[str, ShownReading] = NONE_SHOWN,
 ) -> FleetDevice:
     """Like `device_info`, with `tasks` and `readings` by worker, and `names` of models by hash."""

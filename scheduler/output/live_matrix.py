@@ -19,7 +19,7 @@ from scheduler.store.progress import STATE_WORDS, fraction
 from scheduler.store.results import REMARK
 from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
-from swarm.base.names import tell_apart
+from swarm.base.names import disambiguate_names
 from swarm.base.text import safe_text
 
 
@@ -58,7 +58,7 @@ class LiveMatrix:
 def columns_of(bodies: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, str]:
     """The device, or worker, to which each task is pinned; empty for a task that any may run."""
     keys = {id: _pin(read_task(body)) for id, body in bodies.items()}
-    labels = tell_apart({key: names.get(key, key) for key in keys.values() if key})
+    labels = disambiguate_names({key: names.get(key, key) for key in keys.values() if key})
     return {id: labels.get(key, "") for id, key in keys.items()}
 
 

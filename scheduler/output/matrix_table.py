@@ -19,7 +19,7 @@ from rich.text import Text
 
 from results.analysis.matrix import MatrixCell
 from results.row.form import short_shapes, without_names
-from results.row.simulated import counting, marked
+from results.row.simulated import mark_simulated, prefer_measured
 from results.row.verdicts import RowVerdict
 from scheduler.output.reasons import Reasons
 from scheduler.output.terminal import cut_middle
@@ -67,7 +67,7 @@ def matrix_lines(cells: Sequence[MatrixCell], base: str, width: int) -> list[Tex
 
 
 def _device(cell: MatrixCell) -> str:
-    return marked(safe_text(cell.device), cell.verdict == RowVerdict.SIMULATED) if cell.device else ""
+    return mark_simulated(safe_text(cell.device), cell.verdict == RowVerdict.SIMULATED) if cell.device else ""
 
 
 def _devices(cells: Sequence[MatrixCell], base: str) -> list[str]:
@@ -116,7 +116,9 @@ def _best(cells: Sequence[MatrixCell]) -> set[int]:
     """Ids of each model's quickest cells, if there is more than one to choose from."""
     best: set[int] = set()
     for _, group in _groups(cells):
-        timed = counting(cell for cell in group if cell.median_ms and cell.verdict != RowVerdict.MISMATCH)
+        timed = prefer_measured(
+            cell for cell in group if cell.median_ms and cell.verdict != RowVerdict.MISMATCH
+        )
         if len(timed) > 1:
             first = min(timed, key=lambda cell: cell.median_ms or 0)
             limit = max(first.high_ms or 0, first.median_ms or 0)

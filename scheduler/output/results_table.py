@@ -17,7 +17,7 @@ from rich.text import Text
 from protocol.values.attempt import TaskState
 from protocol.values.trust import TrustKind
 from results.analysis.sittings import pooled_row, sittings_of
-from results.row.comparison import than
+from results.row.comparison import verdict_phrase
 from results.row.form import against_words, short_shapes
 from results.row.names import with_distinct_names
 from results.row.replicas import disagreements
@@ -157,7 +157,7 @@ def compared_words(row: Row) -> str:
     """`FASTER than yolo fp32`, for a row whose model took turns with another."""
     own = row.compute_units
     base = against_words(row.against, row.against_unit or own, row.file_name, own)
-    return f"{than(row.compare_verdict)} {safe_text(base, 80)}"
+    return f"{verdict_phrase(row.compare_verdict)} {safe_text(base, 80)}"
 
 
 def sustained_line(row: Row) -> str:

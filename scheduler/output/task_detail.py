@@ -17,7 +17,7 @@ from protocol.values.record import (
     read_record,
 )
 from protocol.values.task import Task, read_task
-from results.analysis.sittings import HeldIntervals
+from results.analysis.sittings import IntervalCoverage
 from results.export.csv import csv_lines
 from results.row.figures import judge
 from results.row.form import Configuration, JsonModel
@@ -26,10 +26,10 @@ from results.row.operators import OperatorUses, operator_uses
 from results.row.record import RecordBlock, RecordView, observe
 from results.row.row import Row, RowStatus
 from results.row.stats import median
-from results.row.verdict import MEANS
+from results.row.verdict import VERDICT_EXPLANATIONS
 from results.row.verdicts import RowVerdict
 from results.row.witness import WitnessAccount
-from scheduler.output.coverage import NONE_HELD, DeviceCoverage, coverage_of
+from scheduler.output.coverage import NO_COVERAGE, DeviceCoverage, coverage_of
 from scheduler.output.events import event_words
 from scheduler.output.schemas import InstantMs, TaskInfo, shown_as, task_info
 from scheduler.store.progress import attempt_words
@@ -178,7 +178,7 @@ def task_detail(
     campaign_name: str,
     attempts: Sequence[AttemptRow],
     events: Sequence[EventRow],
-    held: Mapping[str, HeldIntervals] = NONE_HELD,
+    held: Mapping[str, IntervalCoverage] = NO_COVERAGE,
 ) -> TaskDetail:
     """All details of `item`. `row`: from the campaign's results; None: it has not ended. `held`: by device."""
     task = read_task(item.body)
@@ -232,7 +232,12 @@ def _judged(
     else:
         matches = judge(record, observed, task.measure, simulated=bool(row.simulated), account=account)
     reasons = tuple(
-        ReasonInfo(verdict=verdict, why=why, means=MEANS[verdict][0], help=MEANS[verdict][1])
+        ReasonInfo(
+            verdict=verdict,
+            why=why,
+            means=VERDICT_EXPLANATIONS[verdict][0],
+            help=VERDICT_EXPLANATIONS[verdict][1],
+        )
         for verdict, why in matches
     )
     return Judgement(verdict=reasons[0].verdict, reasons=reasons, remarks=row.remarks)

@@ -13,11 +13,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from protocol.values.attempt import TaskState
-from results.analysis.sittings import HeldIntervals
+from results.analysis.sittings import IntervalCoverage
 from results.row.form import utc
 from results.row.simulated import shown_name
 from scheduler.output.campaigns import campaign_name, campaign_state
-from scheduler.output.coverage import NONE_HELD
+from scheduler.output.coverage import NO_COVERAGE
 from scheduler.output.fleet import ObservedDevice, device_tasks, fleet_device
 from scheduler.output.peers import device_path, device_state
 from scheduler.output.readings import readings_lines, readings_table, shown_readings
@@ -25,8 +25,8 @@ from scheduler.output.schemas import campaign_info
 from scheduler.output.terminal import name, number, table
 from scheduler.store.progress import progress_text
 from scheduler.store.readings import LiveReading
-from scheduler.store.rows import ENDED, CampaignSummary, TaskRow
-from swarm.base.names import tell_apart
+from scheduler.store.rows import FINAL_TASK_STATES, CampaignSummary, TaskRow
+from swarm.base.names import disambiguate_names
 from swarm.base.screen import PIPE_WIDTH
 from swarm.base.text import count, safe_text
 from swarm.base.units import show_elapsed
@@ -63,7 +63,7 @@ class TopSnapshot:
 
 
 def top_json(
-    now: TopSnapshot, names: Mapping[str, str], held: Mapping[str, HeldIntervals] = NONE_HELD
+    now: TopSnapshot, names: Mapping[str, str], held: Mapping[str, IntervalCoverage] = NO_COVERAGE
 ) -> dict[str, Any]:
     """The snapshot for programs. `names`: of models, by hash; `held`: by device."""
     tasks = device_tasks(now.tasks)
@@ -136,7 +136,7 @@ def _campaigns(items: Sequence[CampaignSummary], now: TopSnapshot, width: int) -
         return campaign_state(item.campaign, scheduling=now.scheduling)
 
     def progress(item: CampaignSummary) -> Text:
-        ended = sum(item.counts.get(TaskState(each), 0) for each in ENDED)
+        ended = sum(item.counts.get(TaskState(each), 0) for each in FINAL_TASK_STATES)
         return Text(bar(ended / item.tasks, length) if item.tasks else "", state(item).style)
 
     def done(item: CampaignSummary) -> str:
@@ -217,7 +217,7 @@ def _fitting(readings: Sequence[tuple[str, LiveReading]], lines: int) -> Sequenc
 
 
 def _labels(devices: Sequence[ObservedDevice]) -> dict[str, str]:
-    return tell_apart({item.advert.peer: shown_name(item.advert, 80) for item in devices})
+    return disambiguate_names({item.advert.peer: shown_name(item.advert, 80) for item in devices})
 
 
 def _most(width: int, roomy: int, narrow: int) -> int | None:

@@ -18,13 +18,13 @@ from protocol.formats.phase import BUSY, Phase
 from protocol.values.attempt import TaskState
 from protocol.words import asks_for_simulated_unit
 from results.row.form import Configuration, configurations_of
-from results.row.simulated import marked
+from results.row.simulated import mark_simulated
 from results.row.strangers import of_stranger
 from scheduler.output.campaign_tasks import CampaignTasks, FrontTasks, Standing, standing_of
 from scheduler.output.terminal import ShortName, name, print_lines, table
 from scheduler.output.top import bar
 from scheduler.store.progress import STATE_WORDS, fraction, progress_text
-from scheduler.store.rows import ENDED, CampaignRow, TaskRow
+from scheduler.store.rows import FINAL_TASK_STATES, CampaignRow, TaskRow
 from scheduler.store.store import Store
 from swarm.base.screen import Screen, can_live
 from swarm.base.text import ordinal, safe_text
@@ -184,7 +184,7 @@ class _Lines:
 
     def update(self, tasks: Sequence[TaskRow], outcomes: Mapping[str, str] = NO_OUTCOMES) -> None:
         for task in tasks:
-            whole = task.state in ENDED or task.state is TaskState.PENDING
+            whole = task.state in FINAL_TASK_STATES or task.state is TaskState.PENDING
             step = progress_text(task, outcomes.get(task.id, "")) if whole else _step(task)
             if self._last.get(task.id) != step and not self._is_repeated(task, step):
                 self._last[task.id] = step
@@ -282,7 +282,7 @@ def headline_of(campaign: CampaignRow, standing: Standing, now: float, width: in
         f"  {standing.scoring} being scored" if standing.scoring else "",
         f"  {show_elapsed((campaign.ended or now) - campaign.created)}",
     )
-    mark = marked("", asks_for_simulated_unit(campaign.spec))
+    mark = mark_simulated("", asks_for_simulated_unit(campaign.spec))
     title = Text(safe_text(campaign.name), "bold")
     title.truncate(max(8, width - cell_len(mark) - status.cell_len), overflow="ellipsis")
     return Text.assemble(title, (mark, "bold"), status, no_wrap=True, overflow="ellipsis")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from protocol.values.attempt import TaskState
 from protocol.values.task import Task, TaskReader
-from scheduler.store.rows import ENDED, AttemptRow, CampaignRow, TaskRow
+from scheduler.store.rows import FINAL_TASK_STATES, AttemptRow, CampaignRow, TaskRow
 from scheduler.store.store import Store
 
 _SHOWN: Final[Mapping[TaskState, tuple[str, ...]]] = {
@@ -54,10 +54,10 @@ def alike_tasks(store: Store, campaign: CampaignRow, one: TaskRow | None = None)
         asked = {one.id: max(each.ended or each.begun for each in attempts)} if attempts else {}
         bodies = store.tasks.bodies_of([one.id]) if one.state in _WITH_BODIES else {}
         return _whole(campaign, [one], bodies, asked, {one.id: attempts})
-    open_ = [state for state in TaskState if state not in ENDED]
+    open_ = [state for state in TaskState if state not in FINAL_TASK_STATES]
     asked = store.attempts.last(campaign.id, open_)
     tried: dict[str, list[AttemptRow]] = {}
-    for attempt in store.attempts.in_vain(campaign.id):
+    for attempt in store.attempts.unsuccessful_attempts(campaign.id):
         tried.setdefault(attempt.task, []).append(attempt)
     found: list[AlikeTasks] = []
     for state in counts:

@@ -25,11 +25,11 @@ from scheduler.preview.survey import VISIT, SwarmVisit, kind_of, visit
 from scheduler.trust.home import read_book
 from scheduler.trust.untrusted import UntrustedDevice
 from swarm.base.home import Home
-from swarm.base.names import tell_apart
+from swarm.base.names import disambiguate_names
 from swarm.base.text import safe_text
 from swarm.net.identity import load_or_create
 
-CampaignOn = Callable[[Sequence[Advert]], Campaign]
+BuildCampaign = Callable[[Sequence[Advert]], Campaign]
 """Returns the campaign, given these devices. Raises `SarkError` if it asks for something that they do not have."""
 
 
@@ -60,7 +60,7 @@ class AnsweringDevices:
 
     @property
     def _workers(self) -> dict[str, str]:
-        return tell_apart({advert.peer: shown_name(advert, 40) for advert in self.adverts})
+        return disambiguate_names({advert.peer: shown_name(advert, 40) for advert in self.adverts})
 
     @property
     def _devices(self) -> dict[str, str]:
@@ -68,11 +68,13 @@ class AnsweringDevices:
         workers: dict[str, list[str]] = {}
         for advert in self.adverts:
             workers.setdefault(advert.device, []).append(shown_name(advert, 40))
-        return tell_apart({device: "/".join(dict.fromkeys(names)) for device, names in workers.items()})
+        return disambiguate_names(
+            {device: "/".join(dict.fromkeys(names)) for device, names in workers.items()}
+        )
 
 
 def find_answering(
-    home: Home, campaign_on: CampaignOn, models: Models, needs: Sequence[Requirement], gates: Sequence[str]
+    home: Home, campaign_on: BuildCampaign, models: Models, needs: Sequence[Requirement], gates: Sequence[str]
 ) -> AnsweringDevices:
     """`needs`: the minimum requirements of the tasks. Raises `Unreachable` when no gate answers, and the errors of `campaign_on`."""
     scheduler = load_or_create(home.key("scheduler")).peer_id

@@ -24,7 +24,7 @@ from results.row.form import JsonModel
 from results.row.simulated import shown_name
 from scheduler.campaign.model import Campaign
 from scheduler.core.explain import ADVICE, LACKS_SIBLING, explain
-from scheduler.core.ranking import RESTING
+from scheduler.core.ranking import UNAVAILABLE_STATES
 from scheduler.core.run_times import FETCH_RATE, asked_run_s, past_run_s
 from scheduler.models.describe import evaluation_notes, model_notes
 from scheduler.models.files import Models
@@ -32,7 +32,7 @@ from scheduler.models.inspect import ModelShapes
 from scheduler.planning.tasks import PlannedCell, requirements
 from scheduler.preview.left_out import left_out
 from scheduler.preview.survey import DeviceAnswer, Kind, SwarmVisit, kind_of
-from swarm.base.names import tell_apart
+from swarm.base.names import disambiguate_names
 from swarm.base.text import count, safe_text
 
 HASH_DIGITS: Final = 12
@@ -163,7 +163,7 @@ def make_plan(
     known = {advert.peer: advert.name for advert in shown} | {
         each.peer: each.name for each in visit.untrusted
     }
-    labels = tell_apart({peer: safe_text(name, 40) for peer, name in known.items()})
+    labels = disambiguate_names({peer: safe_text(name, 40) for peer, name in known.items()})
     whole = all(cell.covered and cell.run_s is not None for cell in planned)
     return LivePlan(
         plan=_digest(substance)[:HASH_DIGITS],
@@ -208,7 +208,7 @@ def refusal(answer: DeviceAnswer | None, kind: Kind) -> str:
         return "was not asked"
     if answer.quote is None:
         return answer.why or "did not answer"
-    if answer.quote.why or answer.quote.state in RESTING:
+    if answer.quote.why or answer.quote.state in UNAVAILABLE_STATES:
         return answer.quote.why or f"is {answer.quote.state}"
     quoted = answer.shapes.get(kind)
     if quoted is not None and not quoted.fits:

@@ -21,7 +21,7 @@ from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.words import asks_for_simulated_unit
 from results.row.form import JsonModel
-from results.row.simulated import marked, shown_name
+from results.row.simulated import mark_simulated, shown_name
 from scheduler.core.explain import LACKS_SIBLING, explain, listed, why_untrusted
 from scheduler.core.retry import ELSEWHERE_S, retry_delay_s
 from scheduler.preview.alike import AlikeTasks
@@ -34,8 +34,8 @@ from scheduler.store.progress import (
     waiting_text,
 )
 from scheduler.store.rows import (
-    ENDED,
-    WENT_WELL,
+    FAULTLESS_ATTEMPT_STATES,
+    FINAL_TASK_STATES,
     AttemptRow,
     CampaignRow,
     CampaignStatus,
@@ -43,7 +43,7 @@ from scheduler.store.rows import (
     TaskRow,
 )
 from scheduler.trust.untrusted import untrusted_lines
-from swarm.base.names import tell_apart
+from swarm.base.names import disambiguate_names
 from swarm.base.text import count, ordinal, ranges, safe_columns, safe_text
 from swarm.base.units import show_elapsed, show_estimate
 
@@ -157,7 +157,7 @@ def why_report(
         remarks.append(f"The swarm cannot be reached: {safe_text(live.unreachable)}")
     return WhyReport(
         campaign=campaign.id,
-        name=marked(safe_text(campaign.name), asks_for_simulated_unit(campaign.spec)),
+        name=mark_simulated(safe_text(campaign.name), asks_for_simulated_unit(campaign.spec)),
         head=_head(campaign, states, now, scheduling=live.scheduling),
         stories=tuple(stories),
         remarks=tuple(remarks),
@@ -212,7 +212,7 @@ class _StoryWriter:
         many = len(numbers) > 1
         who = f"{len(numbers)} tasks ({ranges(numbers)})" if many else f"Task {alike[0].first.n}"
         since_s = max(0.0, self.now - min(each.since for each in alike))
-        duration = f", for {show_elapsed(since_s)}" if state not in ENDED else ""
+        duration = f", for {show_elapsed(since_s)}" if state not in FINAL_TASK_STATES else ""
         attempts = [attempt for each in alike for attempt in each.tried]
         return TaskStory(
             tasks=numbers,
@@ -229,7 +229,7 @@ class _StoryWriter:
     def reasons(self, alike: AlikeTasks) -> tuple[str, ...]:
         """Lines that say why these tasks are in their state; tasks with the same lines are one story."""
         task, lines = alike.first, list[str]()
-        if (task.cancel or self.campaign.cancel) and task.state not in ENDED:
+        if (task.cancel or self.campaign.cancel) and task.state not in FINAL_TASK_STATES:
             lines.append("it is being cancelled")
         match task.state:
             case TaskState.PENDING:
@@ -250,7 +250,7 @@ class _StoryWriter:
                 lines += map(safe_columns, more)
             case _:
                 pass
-        if task.preempted and task.state not in ENDED:
+        if task.preempted and task.state not in FINAL_TASK_STATES:
             lines.append(preemption_line(task.preempted))
         return tuple(lines)
 
@@ -287,7 +287,7 @@ class _StoryWriter:
             strangers = {advert.peer for advert in self.live.found.others} if self.live.found else set()
             fitting = [advert for advert in adverts if match(requirement, advert).fits]
             fits = [advert for advert in fitting if advert.peer not in strangers]
-            labels = tell_apart({advert.peer: shown_name(advert, 40) for advert in fits})
+            labels = disambiguate_names({advert.peer: shown_name(advert, 40) for advert in fits})
             answers = self.live.found.answers if self.live.found else {}
             gone = [advert for advert in fits if advert.peer in answers and answers[advert.peer].gone]
             there = [advert for advert in fits if advert not in gone]
@@ -375,7 +375,9 @@ def _each(attempts: Sequence[AttemptRow], now: float) -> list[str]:
 
 def _together(attempts: Iterable[AttemptRow]) -> list[str]:
     """The ends of attempts that did not go well, each kind with its count."""
-    counts = Counter(attempt_words(attempt) for attempt in attempts if attempt.state not in WENT_WELL)
+    counts = Counter(
+        attempt_words(attempt) for attempt in attempts if attempt.state not in FAULTLESS_ATTEMPT_STATES
+    )
     lines = [f"{words} ({number} times)" if number > 1 else words for words, number in counts.most_common()]
     return _cut(lines, MAX_TRIED)
 

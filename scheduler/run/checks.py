@@ -14,7 +14,7 @@ import trio
 
 from protocol.words import RunOutcome
 from results.export.figures import figures_of
-from results.row.acceptance import bounds_of, check, not_as_asked
+from results.row.acceptance import bounds_of, check, find_task_mismatch
 from results.row.scores import WAITING, unanswered
 from results.row.witness import refusal
 from scheduler.conversation.effects import CheckedRecord, CheckRecord
@@ -24,12 +24,12 @@ SMALL: Final = 16 * 1024
 FEW: Final = 300_000
 """Most numbers that such a record may hold, by its task. They are packed, so very many equal numbers take few bytes."""
 
-Aside = Callable[[Callable[[], CheckedRecord]], Awaitable[CheckedRecord]]
+RunInThread = Callable[[Callable[[], CheckedRecord]], Awaitable[CheckedRecord]]
 
 
 @dataclass(eq=False)
 class RecordChecks:
-    aside: Aside
+    run_in_thread: RunInThread
     """Does work outside the event loop."""
     _turn: trio.Lock = field(default_factory=trio.Lock)
     """One record at a time, since each may be large."""
@@ -39,14 +39,14 @@ class RecordChecks:
         if effect.account is None and len(effect.body) <= SMALL and bounds_of(effect.task).total <= FEW:
             return checked(effect)
         async with self._turn:
-            return await self.aside(lambda: checked(effect))
+            return await self.run_in_thread(lambda: checked(effect))
 
 
 def checked(effect: CheckRecord) -> CheckedRecord:
     """Read and check a record. Raises `RemoteProtocolError`."""
     task = effect.task
     record, observed = check(effect.result, effect.body, effect.peer, task, effect.signed_task)
-    rejection = not_as_asked(record, task)
+    rejection = find_task_mismatch(record, task)
     account = effect.account
     if account is not None:  # its inference is repeated later, and the columns follow from that
         account = account.model_copy(update={"confirmed": True})

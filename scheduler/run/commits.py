@@ -54,7 +54,7 @@ class GroupCommit:
         committed, self._committed = self._committed, trio.Event()
         committed.set()
 
-    async def stored(self) -> None:
+    async def wait_until_stored(self) -> None:
         """Wait until everything written so far is on disk."""
         if self.store.uncommitted:
             await self._committed.wait()

@@ -16,7 +16,7 @@ from protocol.errors import NotPermitted, RemoteProtocolError
 from protocol.messages.work import Denied
 from protocol.values.lease import make_proof, read_proof
 from protocol.words import Reason, Right
-from scheduler.conversation.claims import LEAP, Rival, RivalKind
+from scheduler.conversation.claims import ADOPTION_EPOCH_STEP, Rival, RivalKind
 from swarm.net.identity import Identity, verify
 from swarm.pools.membership import Credential
 from swarm.pools.tokens import prove
@@ -25,7 +25,7 @@ _NEVER_OVER: Final = 86_400.0
 """Wall seconds at which no token has expired: a scheduler that adopted a campaign rightfully leads it even after its token expired."""
 FIRST: Final = 1
 """The epoch of a campaign's first scheduler, which needs no proof."""
-STRIDE: Final = 2**16
+MAX_EPOCH_STEP: Final = 2**16
 """Most that a new epoch may exceed the last."""
 
 log = structlog.get_logger("sark.adopt")
@@ -84,10 +84,10 @@ def own_proof(
 class LeadershipClaims:
     """Proofs for this scheduler's campaigns, and checks of others' proofs.
 
-    A higher epoch under a key of this home belongs to another home if it is `LEAP` higher. Otherwise it is this home's own: from after the
-    backup that it was restored from, or from a running copy. Whichever process starts later leads: it learns of the epoch from a worker
-    that has not accepted it yet. From a worker that has accepted it, the epoch counts as a copy's only the second time, since this process
-    may itself come from a snapshot.
+    A higher epoch under a key of this home belongs to another home if it is `ADOPTION_EPOCH_STEP` higher. Otherwise it is this home's
+    own: from after the backup that it was restored from, or from a running copy. Whichever process starts later leads: it learns of
+    the epoch from a worker that has not accepted it yet. From a worker that has accepted it, the epoch counts as a
+    copy's only the second time, since this process may itself come from a snapshot.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class LeadershipClaims:
         leader, epoch = self.proven(denied.proof, campaign, claim.owner)
         if epoch <= claim.epoch:
             return None
-        if leader not in self._home or epoch - claim.epoch >= LEAP:
+        if leader not in self._home or epoch - claim.epoch >= ADOPTION_EPOCH_STEP:
             return Rival(RivalKind.ADOPTER, epoch)
         if peer not in claim.accepted:
             return Rival(RivalKind.FORMER, epoch)
@@ -150,7 +150,7 @@ class LeadershipClaims:
         claim.contested = True
         return Rival(kind, epoch)
 
-    def outdo(self, campaign: str, rival: Rival) -> int:
+    def lead_above_rival(self, campaign: str, rival: Rival) -> int:
         """Lead the campaign under a new, stored epoch, above the rival's."""
         epoch = self._next_epoch(campaign, rival.epoch)
         self.take_up(campaign, self._claims[campaign].owner, epoch)

@@ -14,7 +14,7 @@ from protocol.values.trust import TrustKind
 from protocol.wire.table import final
 from protocol.words import Reason
 from scheduler.core.commands import EndAttempt, EndPending
-from scheduler.core.entries import LIMITS, NOBODY, Attempt, TaskEntry
+from scheduler.core.entries import LIMIT_REASONS, NOBODY, Attempt, TaskEntry
 from scheduler.core.stops import OWED_S, OwedStop
 from scheduler.store.rows import UNOBSERVED_EPOCH, AttemptRow, AttemptState, CampaignRow, TaskRow
 from scheduler.store.store import Store
@@ -59,7 +59,8 @@ def restored(row: TaskRow, form: Task, id: str, attempts: Sequence[AttemptRow], 
         hedge=hedge,
         tries=row.tries,
         tried=frozenset(a.worker for a in attempts if a.state in _FAILED) or NOBODY,
-        limits=frozenset(a.worker for a in attempts if a.state in _FAILED and a.reason in LIMITS) or NOBODY,
+        limits=frozenset(a.worker for a in attempts if a.state in _FAILED and a.reason in LIMIT_REASONS)
+        or NOBODY,
         preempted=row.preempted,
         last=max((a.attempt for a in attempts), default=0),
         over_s=0.0 if row.ended is None else max(0.0, wall - row.ended),

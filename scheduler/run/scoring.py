@@ -16,7 +16,7 @@ from results.scoring.account import EvaluationAccount
 from results.scoring.foreign import ForeignProcess
 from results.scoring.scorer import Learned, Scorer
 from scheduler.conversation.effects import ScoreAnswers
-from swarm.base.apart import StoppedApart
+from swarm.base.isolated_process import IsolatedProcessStopped
 from swarm.base.threads import SCORING
 
 NO_REFERENCES: Final = "the references are on the machine that the campaign was submitted on"
@@ -59,7 +59,7 @@ class Scorings:
         with Scorer(process, self._learned, check_steady=True) as scorer:
             try:
                 return scorer.score(read_record(body), EvaluationAccount.model_validate_json(by))
-            except StoppedApart:
+            except IsolatedProcessStopped:
                 return Scores(why=order.unwanted() or "this scheduler was stopped")
             except (RemoteProtocolError, ValueError) as why:  # from another version
                 return Scores(why=f"its answers cannot be read: {why}")

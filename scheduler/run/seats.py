@@ -124,7 +124,9 @@ class FreeCampaign:
     """Seconds for which this process has known that the campaign is free."""
 
 
-def takes(free: FreeCampaign, seat: int, leads: int, others: Collection[tuple[int, int]]) -> bool:
+def should_take_campaign(
+    free: FreeCampaign, seat: int, leads: int, others: Collection[tuple[int, int]]
+) -> bool:
     """Whether the process in `seat`, which leads `leads` campaigns, takes it now. `others`: seat and campaign count of each live
     process.
     """
@@ -173,7 +175,11 @@ class Seat:
         self._seen = {campaign: self._seen.get(campaign, now) for campaign in free}
         for campaign in free:
             known = self._free(campaign, now)
-            if known is not None and takes(known, seats.seat, len(self.own), others) and seats.lead(campaign):
+            if (
+                known is not None
+                and should_take_campaign(known, seats.seat, len(self.own), others)
+                and seats.lead(campaign)
+            ):
                 log.info("campaign.led", campaign=campaign, seat=seats.seat)
                 self.own = (*self.own, campaign)
                 del self._seen[campaign]

@@ -33,10 +33,10 @@ from scheduler.core.stops import OwedStop
 from scheduler.models.describe import by_devices
 from scheduler.planning.devices import DeviceFinder, fix_plan
 from scheduler.run.canaries import AnswerModel, Canaries, no_answers
-from scheduler.run.checks import Aside, RecordChecks
+from scheduler.run.checks import RecordChecks, RunInThread
 from scheduler.run.commits import GroupCommit
 from scheduler.run.credentials import CredentialPresenter
-from scheduler.run.epochs import STRIDE, LeadershipClaims
+from scheduler.run.epochs import MAX_EPOCH_STEP, LeadershipClaims
 from scheduler.run.forgetting import Forgetting
 from scheduler.run.manifests import CampaignManifests
 from scheduler.run.models import MissingModels, ModelSources
@@ -94,7 +94,7 @@ class SchedulerService:
     hearsay: Callable[[str], bool] = lambda peer: False
     """Whether only nodes that the owner did not choose report a worker."""
     stop_when_idle: bool = True
-    aside: Aside = COMPUTING.run
+    aside: RunInThread = COMPUTING.run
     learn: Callable[[str, bool, str], None] = lambda peer, right, why: None
     """Stores what was learned about a stranger's key."""
     stalled: Callable[[float, str], None] = lambda seconds, task: log.warning(
@@ -167,7 +167,7 @@ class SchedulerService:
             checks=RecordChecks(self.aside),
             book=lambda: self._book,
             canaries=Canaries(self.answer, self.spool),
-            stored=GroupCommit(self.store, nursery).stored,
+            stored=GroupCommit(self.store, nursery).wait_until_stored,
             scorings=Scorings(self.store.scores.record, self.store.campaigns.evaluations),
         )
         self._forgetting = Forgetting(
@@ -192,7 +192,7 @@ class SchedulerService:
             manifest=self._manifests.of,
             ended=self._ended,
             learned=self._learn,
-            stride=lambda: 1 + self.chance.randrange(STRIDE),
+            stride=lambda: 1 + self.chance.randrange(MAX_EPOCH_STEP),
         )
         sources = ModelSources(
             core,

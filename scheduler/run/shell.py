@@ -96,8 +96,8 @@ class TrioShell:
     def peek(self, peer: str) -> Link | None:
         return self._links.peek(peer)
 
-    def detours(self, link: LinkHandle) -> bool:
-        return self._links.detours(_own(link))
+    def is_needlessly_relayed(self, link: LinkHandle) -> bool:
+        return self._links.is_needlessly_relayed(_own(link))
 
     # -- effects ------------------------------------------------------------------------------------------------------------------------
 

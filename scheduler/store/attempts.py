@@ -23,8 +23,8 @@ from scheduler.store.events import EventRepository
 from scheduler.store.open_tasks import OpenTasks
 from scheduler.store.progress import unconfirmed_text
 from scheduler.store.rows import (
-    ENDED,
-    WENT_WELL,
+    FAULTLESS_ATTEMPT_STATES,
+    FINAL_TASK_STATES,
     AttemptRow,
     AttemptState,
     ResultReceipt,
@@ -85,10 +85,14 @@ class AttemptRepository:
         """All attempts of a task, in order."""
         return self._database.rows(AttemptRow, t.attempts.c.task == task, order=[t.attempts.c.attempt])
 
-    def in_vain(self, campaign: str) -> tuple[AttemptRow, ...]:
+    def unsuccessful_attempts(self, campaign: str) -> tuple[AttemptRow, ...]:
         """The attempts of a campaign's tasks that did not go well, in any order."""
         a = t.attempts.c
-        of_campaign = (a.task > f"{campaign}/", a.task < f"{campaign}0", a.state.not_in(WENT_WELL))
+        of_campaign = (
+            a.task > f"{campaign}/",
+            a.task < f"{campaign}0",
+            a.state.not_in(FAULTLESS_ATTEMPT_STATES),
+        )
         return self._database.rows(AttemptRow, *of_campaign)
 
     def last(self, campaign: str, states: Collection[TaskState]) -> dict[str, float]:
@@ -262,7 +266,7 @@ class AttemptRepository:
 
     def set_progress(self, lives: Sequence[LiveAttempt]) -> None:
         """Store progress of running attempts. Attempts that are no longer current are ignored. The caller limits how often."""
-        inactive = (*ENDED, TaskState.PENDING, TaskState.COMMITTING)
+        inactive = (*FINAL_TASK_STATES, TaskState.PENDING, TaskState.COMMITTING)
         with self._change() as rows:
             rows.load(live.task for live in lives)
             for live in lives:
@@ -477,7 +481,7 @@ class AttemptRepository:
 
 _CONFIRMED: Final = "its device confirmed that it was stopped"
 _LAPSED: Final = "its device never confirmed that it was stopped, and its lease is over"
-_CLOSED: Final = (*ENDED, TaskState.PENDING)
+_CLOSED: Final = (*FINAL_TASK_STATES, TaskState.PENDING)
 _HEDGEABLE: Final = (TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
 """Task states in which a task may have a hedge."""
 _AS_CURRENT: Final = {

@@ -20,7 +20,7 @@ from scheduler.store.deletion import delete_rows, owe_forgets
 from scheduler.store.events import EventRepository
 from scheduler.store.experiments import claim_run
 from scheduler.store.rows import (
-    ENDED,
+    FINAL_TASK_STATES,
     UNKNOWN_WORKER,
     UNOBSERVED_EPOCH,
     AttemptRow,
@@ -152,7 +152,7 @@ class CampaignRepository:
             tasks = t.tasks.c
             query = sa.select(tasks.state, sa.func.count()).where(tasks.campaign == campaign)
             counts = {state: count for state, count in c.execute(query.group_by(tasks.state))}  # noqa: C416  (rows are Row objects)
-            if set(counts) - set(ENDED):
+            if set(counts) - set(FINAL_TASK_STATES):
                 raise LocalProtocolError(f"campaign {campaign} still has open tasks")
             cancelled = c.execute(
                 sa.select(t.campaigns.c.cancel).where(t.campaigns.c.id == campaign)
@@ -182,13 +182,17 @@ class CampaignRepository:
         with self._database.transaction() as c:
             unended = (c_.id == target, c_.ended.is_(None))
             if c.execute(t.campaigns.update().where(*unended).values(cancel=True)).rowcount:
-                open_tasks = (t_.campaign == target, t_.state.not_in(ENDED))
+                open_tasks = (t_.campaign == target, t_.state.not_in(FINAL_TASK_STATES))
                 tasks = int(
                     c.execute(sa.select(sa.func.count()).select_from(t.tasks).where(*open_tasks)).scalar_one()
                 )
                 self._events.append(c, target, "cancel.requested", tasks=tasks)
                 return max(tasks, 1)
-            one = t.tasks.update().where(t_.id == target, t_.state.not_in(ENDED)).values(cancel=True)
+            one = (
+                t.tasks.update()
+                .where(t_.id == target, t_.state.not_in(FINAL_TASK_STATES))
+                .values(cancel=True)
+            )
             campaign = c.execute(one.returning(t_.campaign)).scalar()
             if campaign is not None:
                 self._events.append(c, campaign, "cancel.requested", target, tasks=1)

@@ -128,7 +128,7 @@ class Backend(ABC):
         it.
         """
 
-    def sit(self, c: sa.Connection, seat: int) -> bool:
+    def take_seat(self, c: sa.Connection, seat: int) -> bool:
         """Take a seat until the connection ends. False: another process has it."""
         return True
 

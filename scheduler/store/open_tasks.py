@@ -17,10 +17,10 @@ from protocol.values.attempt import TaskState
 from scheduler.store import schema as t
 from scheduler.store.database import Database, values_of
 from scheduler.store.events import EventRepository, NewEvent
-from scheduler.store.rows import ENDED, AttemptRow, TaskRow
+from scheduler.store.rows import FINAL_TASK_STATES, AttemptRow, TaskRow
 from scheduler.store.statements import KeyQuery, RowStatement
 
-_CLOSED: Final = frozenset((*ENDED, TaskState.PENDING))
+_CLOSED: Final = frozenset((*FINAL_TASK_STATES, TaskState.PENDING))
 _TASK_COLUMNS: Final = tuple(
     name
     for name in TaskRow.__dataclass_fields__

@@ -17,7 +17,7 @@ from protocol.values.lease import MAX_PREEMPTIONS
 from protocol.words import Reason
 from results.row.form import instant
 from scheduler.core.words import COPIED, ELSEWHERE
-from scheduler.store.rows import ENDED, AttemptRow, AttemptState, TaskRow
+from scheduler.store.rows import FINAL_TASK_STATES, AttemptRow, AttemptState, TaskRow
 from swarm.base.text import ordinal, safe_text
 from swarm.base.units import show_duration, show_estimate, show_ms
 
@@ -130,7 +130,7 @@ def _phase(task: TaskRow) -> str:
 
 def fraction(task: TaskRow) -> float | None:
     """The completed share of the current phase, 0 to 1; None: unknown."""
-    if task.state in ENDED:
+    if task.state in FINAL_TASK_STATES:
         return 1.0
     if task.state in (TaskState.LEASED, TaskState.RUNNING) and task.total:
         return min(1.0, task.done / task.total)

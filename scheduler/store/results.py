@@ -20,10 +20,10 @@ from results.row.verdicts import RowVerdict
 from scheduler.store import schema as t
 from scheduler.store.database import Database, batched, columns_of
 from scheduler.store.rows import ResultRow, TaskRow
-from swarm.base.names import tell_apart
+from swarm.base.names import disambiguate_names
 
 if TYPE_CHECKING:
-    from results.analysis.sittings import HeldIntervals
+    from results.analysis.sittings import IntervalCoverage
 
 MAX_PAGE: Final = 1000
 REMARK: Final = " · "
@@ -85,7 +85,7 @@ class ResultRepository:
                 found[task] = median_text(*times) + more
         return found
 
-    def coverage(self) -> dict[str, HeldIntervals]:
+    def coverage(self) -> dict[str, IntervalCoverage]:
         """For each device, as `device_identity` names it: how many of its own sittings' intervals hold the median of the other sittings."""
         from results.analysis.sittings import SittingFigure, coverage_of_devices
         from results.row.stats import MIN_LAUNCHES
@@ -168,7 +168,7 @@ class ResultRepository:
         latest, facts = sa.func.max(r.ended), (_DEVICE, r.device, r.trust)
         query = sa.select(*facts, latest).group_by(*facts).order_by(latest)
         known = {device: (name, trust) for device, name, trust, _ in self._database.tuples(query)}
-        labels = tell_apart({device: name for device, (name, _) in known.items()})
+        labels = disambiguate_names({device: name for device, (name, _) in known.items()})
         return {
             device: labels[device] + ("" if trust in ("", TrustKind.OWN) else f" ({trust})")
             for device, (_, trust) in known.items()

@@ -13,7 +13,7 @@ from protocol.values.lease import Fence
 from protocol.wire.table import final
 from protocol.words import Reason
 
-ENDED: Final = tuple(state for state in TaskState if final(TASK, state))
+FINAL_TASK_STATES: Final = tuple(state for state in TaskState if final(TASK, state))
 """The final task states."""
 UNOBSERVED_EPOCH: Final = 0
 """The epoch of attempts that another scheduler made and a worker reported. The epochs of this store begin at 1."""
@@ -40,7 +40,12 @@ class AttemptState(StrEnum):
     """Its task is over, and its worker has not confirmed that the run stopped."""
 
 
-WENT_WELL: Final = (AttemptState.SUCCEEDED, AttemptState.GRANTED, AttemptState.QUEUED, AttemptState.INTENDED)
+FAULTLESS_ATTEMPT_STATES: Final = (
+    AttemptState.SUCCEEDED,
+    AttemptState.GRANTED,
+    AttemptState.QUEUED,
+    AttemptState.INTENDED,
+)
 """States of an attempt of which nothing went wrong so far."""
 
 

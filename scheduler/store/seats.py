@@ -62,7 +62,11 @@ class SeatRepository:
         database.call(backend.join)
         known = {row.seat: row for row in self.all()}
         self.seat = next(
-            (seat for seat in _in_order(known, place) if database.call(lambda c, s=seat: backend.sit(c, s))),  # type: ignore[misc]
+            (
+                seat
+                for seat in _in_order(known, place)
+                if database.call(lambda c, s=seat: backend.take_seat(c, s))  # type: ignore[misc]
+            ),
             -1,
         )
         if self.seat < 0:

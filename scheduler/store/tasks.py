@@ -12,7 +12,7 @@ from results.row.form import utc
 from scheduler.store import schema as t
 from scheduler.store.database import Database, batched
 from scheduler.store.progress import UNTIL
-from scheduler.store.rows import ENDED, TaskRow, WaitingTasks, WorkerRow
+from scheduler.store.rows import FINAL_TASK_STATES, TaskRow, WaitingTasks, WorkerRow
 from swarm.base.units import local_time
 
 _WAITING: Final = (TaskState.PENDING, TaskState.COMMITTING, TaskState.QUEUED)
@@ -43,7 +43,7 @@ class TaskRepository:
     def standing(self, campaign: str, state: TaskState, limit: int | None = None) -> tuple[TaskRow, ...]:
         """The first `limit` tasks of a campaign in this state: by number, or, for ended tasks, the latest first."""
         c = t.tasks.c
-        order = [c.ended.desc(), c.n.desc()] if state in ENDED else [c.ended, c.n]
+        order = [c.ended.desc(), c.n.desc()] if state in FINAL_TASK_STATES else [c.ended, c.n]
         return self._database.rows(
             TaskRow, c.campaign == campaign, c.state == state, order=order, limit=limit
         )
@@ -106,7 +106,7 @@ class TaskRepository:
     def devices_of_open(self, target: str) -> tuple[str, ...]:
         """Names of the devices that have open tasks of a campaign, or have this task."""
         c = t.tasks.c
-        where = (_of(target), c.state.not_in((*ENDED, TaskState.PENDING)))
+        where = (_of(target), c.state.not_in((*FINAL_TASK_STATES, TaskState.PENDING)))
         query = sa.select(sa.func.coalesce(sa.func.nullif(c.device, ""), c.worker).label("device")).where(
             *where
         )
@@ -179,7 +179,7 @@ class TaskRepository:
                 *([t.tasks.c.campaign == campaign] if campaign else []),
                 t.campaigns.c.ended.is_(None),
                 sa.not_(t.campaigns.c.cancel),
-                t.tasks.c.state.not_in(ENDED),
+                t.tasks.c.state.not_in(FINAL_TASK_STATES),
                 t.tasks.c.cancel,
             )
         )

@@ -29,7 +29,15 @@ from scheduler.models.files import CampaignFile, Models
 from scheduler.models.spool import spool, spool_reference
 from scheduler.planning.tasks import derive, least_tasks, needs_devices
 from scheduler.store.progress import ADOPTED
-from scheduler.store.rows import ENDED, CampaignRow, CampaignStatus, NewCampaign, NewModel, RunClaim, TaskRow
+from scheduler.store.rows import (
+    FINAL_TASK_STATES,
+    CampaignRow,
+    CampaignStatus,
+    NewCampaign,
+    NewModel,
+    RunClaim,
+    TaskRow,
+)
 from scheduler.store.store import Store, open_store
 from swarm.base.home import Home
 from swarm.base.text import safe_text
@@ -348,4 +356,4 @@ def _has_ended(store: Store, target: str) -> bool:
     if campaign is not None and campaign.ended is not None:
         return True
     task = store.tasks.get(target) if "/" in target else None
-    return task is not None and task.state in ENDED
+    return task is not None and task.state in FINAL_TASK_STATES

@@ -17,7 +17,7 @@ from scheduler.trust.listed import listed_file, read_listed
 from scheduler.trust.pinned import pinned_file, read_pinned
 from scheduler.trust.reputation import change_reputation, read_reputation, reputation_file
 from swarm.base.home import Home
-from swarm.base.names import tell_apart
+from swarm.base.names import disambiguate_names
 from swarm.net.identity import load_or_create
 from swarm.pools.owner import JOINED, pools_folder
 from swarm.pools.trusted import peer_of, trusted_workers
@@ -34,7 +34,7 @@ def read_book(home: Home, now: float) -> TrustBook:
     pools: dict[str, PoolName] = {}
     signed: dict[str, dict[str, frozenset[str]]] = {}
     known = trusted_workers(home, now)
-    names = tell_apart({pool.id: pool.name for pool in known})
+    names = disambiguate_names({pool.id: pool.name for pool in known})
     for pool in known:
         for peer, device in pool.devices.items():
             if device is not None:

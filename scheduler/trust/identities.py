@@ -77,7 +77,7 @@ def bound(book: TrustBook, device: str, one: str, other: str) -> bool:
     return any(keys <= those for those in signers)
 
 
-def better(book: TrustBook, one: str, other: str) -> bool:
+def claim_takes_precedence(book: TrustBook, one: str, other: str) -> bool:
     """Whether the claim of `one` takes precedence over the earlier claim of `other`: `one` is trusted, and `other` is a stranger's."""
     return book.knows(one) and not book.knows(other)
 
@@ -95,7 +95,7 @@ class DeviceClaims:
         book = self.book()
         before = self._first.get(device)
         if (before is None and len(self._first) < MAX_CLAIMS) or (
-            before is not None and (peer == book.home or better(book, peer, before))
+            before is not None and (peer == book.home or claim_takes_precedence(book, peer, before))
         ):
             self._first[device] = peer
         holder = self.holder(device)
@@ -125,7 +125,7 @@ class DeviceClaims:
         claims = [*pinned[:1], *(first if first == [book.home] else []), *signed, *first]
         holder: str | None = None
         for key in claims:
-            if holder is None or better(book, key, holder):
+            if holder is None or claim_takes_precedence(book, key, holder):
                 holder = key
         return holder
 

@@ -38,7 +38,7 @@ def skeleton(name: str) -> str:
     return _SEPARATORS.sub("-", plain).strip("-")
 
 
-def tell_apart(names: Mapping[str, str]) -> dict[str, str]:
+def disambiguate_names(names: Mapping[str, str]) -> dict[str, str]:
     """Key (a peer id) → its label: the name, plus the end of the key if another key's name is the same or looks alike."""
     alike: defaultdict[str, list[str]] = defaultdict(list)
     for key, name in names.items():

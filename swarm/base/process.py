@@ -46,7 +46,7 @@ def allow_open_files(limit: int = OPEN_FILES) -> int:
 
 
 @contextlib.contextmanager
-def lasting_objects() -> Iterator[None]:
+def freeze_gc() -> Iterator[None]:
     """Exclude all objects made so far from garbage collection until the block ends. With all that a node imports, each full collection
     would stop the event loop for 0.1 s. A collection now would take as long, and free a few KiB.
     """

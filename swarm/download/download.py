@@ -1,6 +1,6 @@
 """Download one file by URL. Each redirect is resolved, checked and followed explicitly, to exactly the address that was checked.
 
-    await download(url, FOR_OTHERS, sink=file.write, size=model.size)      resume with offset=… and tag=… of the first part
+    await download(url, OTHERS_URL_REACH, sink=file.write, size=model.size)      resume with offset=… and tag=… of the first part
 
 Nothing about this machine is sent: no cookies, no credentials; only the owner's own URLs go through a proxy. Responses must be uncompressed
 (`identity`), so nothing expands here. The caller checks the hash of the bytes in the sink.

@@ -39,8 +39,8 @@ class UrlReach:
     """Use the proxies that the environment names."""
 
 
-FOR_OWNER: Final = UrlReach(frozenset({"https", "http"}), None, inside=True, proxies=True)
-FOR_OTHERS: Final = UrlReach(frozenset({"https"}), frozenset({443}), inside=False, proxies=False)
+OWNER_URL_REACH: Final = UrlReach(frozenset({"https", "http"}), None, inside=True, proxies=True)
+OTHERS_URL_REACH: Final = UrlReach(frozenset({"https"}), frozenset({443}), inside=False, proxies=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from swarm.index.lookup import Lookups, sender_of
 from swarm.index.publisher import REFRESH_S, Publisher
 from swarm.index.query import Query, QueryResult
 from swarm.index.server import Admit, IndexServer
-from swarm.index.shard_store import SOFT_LIMIT, ShardStore
+from swarm.index.shard_store import SPLIT_THRESHOLD, ShardStore
 from swarm.net.addresses import Address, Contact, PeerId, without_names
 from swarm.net.identity import routing_key
 from swarm.net.links import Links, serve_links
@@ -49,7 +49,7 @@ UNHEARD_S: Final = 1_800.0
 MAX_LINKS: Final = 512
 
 
-class Reached(Protocol):
+class ReachSource(Protocol):
     """The part of `ReachKeeper` that the index uses."""
 
     @property
@@ -69,14 +69,14 @@ class Index:
     incarnation: int = 0
     serve: bool = True
     """False: a client only."""
-    soft: int = SOFT_LIMIT
+    soft: int = SPLIT_THRESHOLD
     """Adverts in a shard before it splits."""
     refresh_s: float = REFRESH_S
     remote_address: Callable[[PeerId], Address | None] | None = None
     """The address where a connected peer is seen; None: ask the network."""
     admit: Admit = lambda peer: None
     """Whose adverts are stored here."""
-    reach: Reached | None = None
+    reach: ReachSource | None = None
     """Whether and where this node can be dialled; without it, every node with an address can."""
     wall: Callable[[], float] = trio.current_time
     """A clock that keeps running while the machine sleeps."""
@@ -89,7 +89,7 @@ class Index:
 
     def __post_init__(self) -> None:
         self._next_seq = self.incarnation << 32
-        self.holder = ShardStore(soft=self.soft)
+        self.holder = ShardStore(split_threshold=self.soft)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve, refresh and repair until cancelled."""
@@ -194,11 +194,11 @@ class Index:
 
     async def everybody(self, limit: int = 256) -> QueryResult:
         """Devices of any kind."""
-        return await self._query.under(EVERYBODY, limit)
+        return await self._query.find_by_attribute(EVERYBODY, limit)
 
     async def campaign(self, campaign: str, limit: int = 256) -> QueryResult:
         """Devices that hold leases of a campaign."""
-        return await self._query.under(campaign_attribute(campaign), limit)
+        return await self._query.find_by_attribute(campaign_attribute(campaign), limit)
 
     async def model(self, sha256: str, limit: int = 32) -> QueryResult:
         """Devices whose adverts list a model."""

@@ -29,7 +29,7 @@ from swarm.index.covered import UNSURE, is_covered
 from swarm.index.depths import AGREE, EMPTY, depth_below, sure_depth
 from swarm.index.lookup import Lookups
 from swarm.index.region import HOLDERS, NEAR
-from swarm.index.shard_store import SOFT_LIMIT
+from swarm.index.shard_store import SPLIT_THRESHOLD
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import distance, routing_key
 from swarm.net.network import read_contacts
@@ -123,7 +123,7 @@ class Publisher:
     refresh_s: float
     wall: Callable[[], float]
     """A clock that keeps running while this machine sleeps and its adverts expire elsewhere."""
-    soft: int = SOFT_LIMIT
+    soft: int = SPLIT_THRESHOLD
     """Adverts in a shard before it splits."""
     _signed: SignedAdvert | None = None
     _shards: dict[str, _Shard] = field(default_factory=dict)

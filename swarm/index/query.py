@@ -30,7 +30,7 @@ from protocol.values.index_keys import (
     EVERYBODY,
     MAX_SHARD_DEPTH,
     Alternatives,
-    implied,
+    index_alternatives,
     may_claim,
     named_peers,
     shard_key,
@@ -42,8 +42,8 @@ from swarm.index.covered import COMMON, RARE, UNSURE, seen_covered
 from swarm.index.depths import EMPTY, MOST_DEVICES, depth_below, depth_of
 from swarm.index.lookup import Lookups
 from swarm.index.region import HOLDERS
-from swarm.index.requests import children, sendable
-from swarm.index.shard_store import NETWORK_QUOTA, SOFT_LIMIT, ForgedAdvert, read_signed
+from swarm.index.requests import children, trim_to_frame
+from swarm.index.shard_store import NETWORK_QUOTA, SPLIT_THRESHOLD, ForgedAdvert, read_signed
 from swarm.index.sweep import FRESH_S
 from swarm.index.walk import READERS, Leaf, Walk
 from swarm.net.addresses import Contact, PeerId, public_network
@@ -66,7 +66,7 @@ LARGEST_WAVE: Final = 32
 MAX_WIDENED: Final = 4
 """Most regions learned for one query."""
 MAX_COUNTS: Final = 8_192
-MOST_OF_SHARD: Final = 2 * SOFT_LIMIT
+MOST_OF_SHARD: Final = 2 * SPLIT_THRESHOLD
 """Most adverts requested from one holder for one shard."""
 FIRST_HAND_S: Final = 900.0
 """How long a device that was seen at first hand counts as known that way."""
@@ -192,7 +192,7 @@ class Query:
     client: IndexClient
     lookups: Lookups
     rng: random.Random
-    soft: int = SOFT_LIMIT
+    soft: int = SPLIT_THRESHOLD
     """Adverts in a shard before it splits."""
     _totals: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Attribute → the number of its devices, and when they were counted."""
@@ -210,7 +210,7 @@ class Query:
 
     async def query(self, requirement: Requirement, want: int) -> QueryResult:
         """About `want` devices that meet all clauses; more if a page had more. Never raises network errors."""
-        *own, everybody = implied(requirement)
+        *own, everybody = index_alternatives(requirement)
         merged = _Merged(requirement, want, sure=set(named_peers(requirement)), counted=_countable(own))
         top = self._begin(everybody, merged)
         if not own:
@@ -235,7 +235,7 @@ class Query:
         await self._go(rest, merged)
         return self._result(merged, top, rest)
 
-    async def under(self, attribute: str, limit: int) -> QueryResult:
+    async def find_by_attribute(self, attribute: str, limit: int) -> QueryResult:
         """Up to `limit` devices under one attribute that is never covered, or under `EVERYBODY`."""
         merged = _Merged(Requirement(), limit)
         walk = self._begin((attribute,), merged)
@@ -245,7 +245,7 @@ class Query:
     async def survey(self, requirement: Requirement, limit: int) -> QueryResult:
         """Devices from which to explain why nothing matches: all devices if there are up to `limit`. Otherwise the devices that meet one
         clause: of the clauses that name one attribute, the one that fewest devices meet, but at least one."""
-        everybody = await self.under(EVERYBODY, limit)
+        everybody = await self.find_by_attribute(EVERYBODY, limit)
         if everybody.complete:
             return everybody
         single = [Requirement(clauses=(clause,)) for clause in requirement.clauses]
@@ -256,7 +256,7 @@ class Query:
 
         async with trio.open_nursery() as nursery:
             for each in single:
-                if len(implied(each)[0]) == 1 < len(implied(each)):
+                if len(index_alternatives(each)[0]) == 1 < len(index_alternatives(each)):
                     nursery.start_soon(ask, each)
         some = [each for each in met if each.devices]
         return min(some, key=lambda each: len(each.devices), default=everybody)
@@ -468,7 +468,7 @@ class Query:
             attribute=leaf.attribute,
             depth=leaf.depth,
             prefix=leaf.prefix,
-            requirement=sendable(merged.requirement),
+            requirement=trim_to_frame(merged.requirement),
             seed=self.rng.getrandbits(32),
             limit=min(max(2 * merged.want, LEAST_PAGE), index_messages.PAGE_LIMIT),
             counted=counted,

@@ -16,7 +16,7 @@ NEWER: Final = frozenset({"features"})
 """Attributes that holders of older versions do not know: they would find no device that meets such a clause."""
 
 
-def sendable(requirement: Requirement) -> Requirement:
+def trim_to_frame(requirement: Requirement) -> Requirement:
     """As many clauses as fit into a frame, with attributes that every holder knows. The reader checks all clauses again anyway."""
     clauses = []
     room, elements = MAX_FRAME // 2, MAX_ELEMENTS // 2

@@ -1,7 +1,7 @@
 """One holder's store: signed adverts by shard, with limits. Pure: time, peers and randomness are arguments.
 
-Each node's newest advert is stored once, however many shards list it. A shard that outgrows `soft` is marked as split. It accepts up to
-twice as many adverts, so that nothing is lost while publishers move one level deeper.
+Each node's newest advert is stored once, however many shards list it. A shard that outgrows `split_threshold` is marked as split. It
+accepts up to twice as many adverts, so that nothing is lost while publishers move one level deeper.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from swarm.net.cost import SLICE_US
 from swarm.net.identity import routing_key, verify
 from swarm.net.limits import decrement
 
-SOFT_LIMIT: Final = 1_000
+SPLIT_THRESHOLD: Final = 1_000
 """Adverts in a shard before it splits."""
 NETWORK_QUOTA: Final = 8
 """Most adverts of one public network (/24, IPv6 /48) in a shard."""
@@ -52,12 +52,12 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_SHARDS: Final = 65_536
 MAX_MARKS: Final = 4_096
 CLAIMANTS: Final = 1 / 64
-"""How many publishers from different networks, as a share of `soft`, must say that a shard is split before this holder believes the split
-without having seen the shard outgrow `soft`, or believes the number of adverts below."""
+"""How many publishers from different networks, as a share of `split_threshold`, must say that a shard is split before this holder
+believes the split without having seen the shard outgrow `split_threshold`, or believes the number of adverts below."""
 CLAIM_S: Final = 1_800.0
 """How long a publisher's claim counts: four of its cycles."""
 WORTH: Final = 1 / 2
-"""Adverts below a split shard, as a share of `soft`, that justify the split."""
+"""Adverts below a split shard, as a share of `split_threshold`, that justify the split."""
 KEEP_S: Final = 4 * CLAIM_S
 """How long a mark lasts after it was last needed; then publishers may store in the shard again. Readers still look below it for another
 `CLAIM_S`, until all publishers have moved."""
@@ -167,7 +167,7 @@ def _read(body: bytes, signature: bytes) -> Advert:
 class ShardStore:
     """The store of one node. Every method takes `now`, seconds of a monotonic clock."""
 
-    soft: int = SOFT_LIMIT
+    split_threshold: int = SPLIT_THRESHOLD
     quota: int = NETWORK_QUOTA
     max_nodes: int = MAX_NODES
     max_bytes: int = MAX_BYTES
@@ -249,7 +249,7 @@ class ShardStore:
 
     def store_cost_us(self, items: Iterable[StoreItem]) -> float:
         """The most that counting in the shards of everybody can take when `items` are stored, in µs of processor time."""
-        most = min(len(self._nodes), 2 * self.soft)
+        most = min(len(self._nodes), 2 * self.split_threshold)
         counts = any(item.attribute == EVERYBODY for item in items)
         return most * _count_us(MAX_COUNTED) if counts else 0.0
 
@@ -317,7 +317,7 @@ class ShardStore:
                 return StoreVerdict.FULL, _NO_ROOM
             shard = {}
         if peer not in shard:
-            if len(shard) >= 2 * self.soft:
+            if len(shard) >= 2 * self.split_threshold:
                 return (StoreVerdict.SPLIT if self._keeps_out(now, key) else StoreVerdict.FULL), ""
             if network and sum(p.network == network for p in shard.values()) >= self.quota:
                 why = f"{self.quota} adverts of network {network} are in this shard already"
@@ -325,7 +325,7 @@ class ShardStore:
         self._shards[key] = shard
         shard[peer] = _Posting(now, now + entry.advert.ttl_s, network)
         entry.shards[key] = item.attribute
-        if len(shard) > self.soft and item.depth < MAX_SHARD_DEPTH:
+        if len(shard) > self.split_threshold and item.depth < MAX_SHARD_DEPTH:
             self._mark(now, key)
         return (StoreVerdict.SPLIT if self._keeps_out(now, key) else StoreVerdict.OK), ""
 
@@ -339,7 +339,7 @@ class ShardStore:
         `below`: the number of adverts there.
         """
         self._add_claim(key, network or publisher, _Claim(now, below))
-        if (self._counted(now, key) or 0) >= self.soft * WORTH:
+        if (self._counted(now, key) or 0) >= self.split_threshold * WORTH:
             self._mark(now, key)
         return self._keeps_out(now, key)
 
@@ -362,7 +362,7 @@ class ShardStore:
 
     @property
     def _enough_claims(self) -> int:
-        return max(2, round(self.soft * CLAIMANTS))
+        return max(2, round(self.split_threshold * CLAIMANTS))
 
     def _fresh_claims(self, now: float, key: bytes) -> list[_Claim]:
         return [claim for claim in self._claims.get(key, {}).values() if claim.at > now - CLAIM_S]

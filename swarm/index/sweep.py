@@ -42,7 +42,7 @@ WIDTH: Final = 8
 Keep = Callable[[list[Contact]], list[Contact]]
 
 
-class Found(Protocol):
+class LookupResult(Protocol):
     """A lookup that has ended."""
 
     @property
@@ -64,7 +64,7 @@ class Search(Protocol):
         starts: list[Contact] | None = None,
         width: int | None = None,
         keep: Keep = ...,
-    ) -> Found: ...
+    ) -> LookupResult: ...
 
 
 @dataclass

@@ -11,7 +11,7 @@ from swarm.net.addresses import PeerId
 READERS: Final = 2
 """Holders asked first. All are asked if these do not have enough."""
 
-Place = tuple[str, int, int]
+ShardAddress = tuple[str, int, int]
 """Attribute, depth and prefix of a shard."""
 
 
@@ -41,7 +41,7 @@ class Leaf:
     limit."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ShardAddress:
         return self.attribute, self.depth, self.prefix
 
     @property
@@ -50,7 +50,7 @@ class Leaf:
         return bool(self.counts) and not self.split and (not self.depth or len(self.counts) >= READERS)
 
     @property
-    def above(self) -> Place:
+    def above(self) -> ShardAddress:
         return self.attribute, self.depth - 1, self.prefix >> 1
 
 
@@ -60,7 +60,7 @@ class Walk:
 
     choice: Alternatives
     todo: list[Leaf]
-    seen: set[Place] = field(init=False)
+    seen: set[ShardAddress] = field(init=False)
     wave: int = field(init=False)
     read: list[Leaf] = field(default_factory=list)
     skimmed: list[Leaf] = field(default_factory=list)

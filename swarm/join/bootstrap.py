@@ -16,7 +16,7 @@ import trio
 from protocol.errors import ResourceError, Unreachable
 from swarm.net.addresses import Address, Contact, PeerId, gate_contacts, parse_tcp, usable
 from swarm.net.network import Network
-from swarm.p2p.dialler import AnotherAnswers
+from swarm.p2p.dialler import WrongPeerAnswered
 
 JOIN_WITHIN_S: Final = 3.0
 """How long the start waits for the first gate; then the search continues in the background."""
@@ -181,7 +181,7 @@ class BootstrapKeeper:
     def _warn(self, contact: Contact, error: Unreachable) -> None:
         """Log a line, unless it is the last line logged for this gate."""
         cause = error.__cause__
-        if isinstance(cause, AnotherAnswers):
+        if isinstance(cause, WrongPeerAnswered):
             line = f"gate {_where(contact)} is another gate: expected …{contact.peer[-8:]}, found …{cause.actual[-8:]}"
             line += "; ask its operator for its address"
         else:

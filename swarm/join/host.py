@@ -33,8 +33,8 @@ from swarm.net.addresses import (
     PeerId,
     TcpAddress,
     check_listen,
-    concrete,
     dialled,
+    expand_wildcards,
     gate_contacts,
     parse_tcp,
     public_network,
@@ -50,7 +50,7 @@ from swarm.net.routing_table import RoutingTable
 from swarm.p2p import hardening
 from swarm.p2p.connection_gater import ConnectionGater
 from swarm.p2p.dial_rules import DialRules
-from swarm.p2p.dialler import STREAM_ERRORS, NobodyListens, NodeSwarm
+from swarm.p2p.dialler import STREAM_ERRORS, AllAddressesRefused, NodeSwarm
 from swarm.p2p.node_host import NodeHost
 from swarm.p2p.peerstore import BoundedPeerStore
 from swarm.p2p.stream import NodeStream
@@ -310,7 +310,9 @@ def _new_host(
     fixed = [Multiaddr(address) for address in announce]
 
     def announced(listening: list[Multiaddr]) -> list[Multiaddr]:
-        return fixed or [Multiaddr(address) for address in concrete(str(entry) for entry in listening)]
+        return fixed or [
+            Multiaddr(address) for address in expand_wildcards(str(entry) for entry in listening)
+        ]
 
     host = NodeHost(
         swarm, negotiate_timeout=10, addrs_factory=announced, disable_identify_address_discovery=True
@@ -334,7 +336,7 @@ def _translated(peer: PeerId, max_wait_s: float) -> Iterator[None]:
     except trio.TooSlowError as error:
         raise Unreachable(f"{peer} did not answer within {max_wait_s:g} s") from error
     except BaseLibp2pError as error:
-        refused = isinstance(error, NobodyListens)
+        refused = isinstance(error, AllAddressesRefused)
         raise Unreachable(f"cannot reach {peer}: {error}", refused=refused) from error
 
 

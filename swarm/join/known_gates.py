@@ -119,7 +119,7 @@ Connect = Callable[[tuple[str, int], float], socket.socket]
 MOST_TRIED: Final = 16
 
 
-def any_answers(
+def any_gate_answers(
     gates: Sequence[str], within_s: float = ANSWER_WITHIN_S, connect: Connect = socket.create_connection
 ) -> bool:
     """Whether anybody listens at one of these addresses, so that a wrong address is noticed at once. Blocks until one answers, at most for

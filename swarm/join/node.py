@@ -27,7 +27,7 @@ from protocol.wire.base import Message
 from protocol.words import ProtocolId
 from swarm.base.home import Home, Role
 from swarm.base.locks import lock_folder
-from swarm.base.process import allow_open_files, for_others, lasting_objects
+from swarm.base.process import allow_open_files, for_others, freeze_gc
 from swarm.base.threads import WAITING
 from swarm.index.index import Index
 from swarm.index.server import Admit
@@ -107,7 +107,7 @@ async def open_node(
     files = allow_open_files()
     gater.limits = replace(gater.limits, all=for_others(files))
     log.debug("node.files", allowed=files)
-    with lock_folder(folder, wait_s=LOCK_WAIT_S), lasting_objects():
+    with lock_folder(folder, wait_s=LOCK_WAIT_S), freeze_gc():
         identity = identity or load_or_create(home.key(role))
         incarnation = next_incarnation(folder / "incarnation")
         rng = random.Random()

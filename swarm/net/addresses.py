@@ -114,7 +114,7 @@ def split_peer(address: str) -> tuple[PeerId, Address]:
     return peer, where
 
 
-def concrete(listening: Iterable[str]) -> tuple[Address, ...]:
+def expand_wildcards(listening: Iterable[str]) -> tuple[Address, ...]:
     """The addresses to announce for those we listen on: each wildcard becomes this machine's addresses.
 
     Loopback is left out unless it was requested or is the only address; link-local addresses always are, since they need an interface name.

@@ -51,13 +51,13 @@ class Links:
     async def get(self, peer: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0) -> Link:
         """The open link with `peer`, or a new one; a relayed link is replaced if possible. Raises `Unreachable`."""
         link = self.peek(peer)
-        if link is not None and not self.detours(link):
+        if link is not None and not self.is_needlessly_relayed(link):
             return link
         lock = self._opening.setdefault(peer, trio.Lock())
         try:
             async with lock:
                 old = self.peek(peer)
-                if old is not None and not self.detours(old):
+                if old is not None and not self.is_needlessly_relayed(old):
                     return old
                 try:
                     stream = await self.network.open(peer, self.family, addresses, max_wait_s=max_wait_s)
@@ -79,7 +79,7 @@ class Links:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._opening.pop(peer, None)
 
-    def detours(self, link: Link) -> bool:
+    def is_needlessly_relayed(self, link: Link) -> bool:
         """Whether a link is relayed although its peer is now connected directly. No I/O."""
         if not link.relayed:
             return False

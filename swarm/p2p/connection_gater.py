@@ -1,6 +1,6 @@
 """Limits of inbound connections: how many are unauthenticated, how many come from one network, how fast they arrive. Pure.
 
-    a connection comes in ─▶ `arrive`: its network's rate and share ─▶ Noise ─▶ `stays`: below the limit for strangers, or does one leave?
+    a connection comes in ─▶ `arrive`: its network's rate and share ─▶ Noise ─▶ `keep_authenticated`: the limit for strangers
 
 When there are too many unauthenticated connections, the oldest one of the address or network with the most of them is closed. A flood of
 half-open connections therefore displaces itself, and not an honest peer, which authenticates within a few round trips. At the limit for
@@ -133,7 +133,7 @@ class ConnectionGater:
         self._authenticate(gone)
         gone.cut()
 
-    def stays(
+    def keep_authenticated(
         self,
         arrival: InboundConnection,
         peer: PeerId,

@@ -86,11 +86,11 @@ class _Dial:
             scope.cancel()
 
 
-class NobodyListens(SwarmException):
+class AllAddressesRefused(SwarmException):
     """Every address of the peer refused the connection: its process is not running."""
 
 
-class AnotherAnswers(SwarmException):
+class WrongPeerAnswered(SwarmException):
     """Another peer, `actual`, answered at one of the peer's addresses: the id or the address is wrong, or the address was taken over."""
 
     def __init__(self, detail: str, actual: PeerId) -> None:
@@ -120,7 +120,7 @@ class NodeSwarm(Swarm):
         self.auto_connector = NoAutoConnector(self)
         self._dials: dict[ID, _Dial] = {}
         self._stopping = False
-        self.through: Callable[[Circuit, ID], Awaitable[INetConn]] | None = None
+        self.dial_circuit: Callable[[Circuit, ID], Awaitable[INetConn]] | None = None
         """Dials a circuit."""
         self.recognise: (
             Callable[[trio.SocketStream, Callable[[], bool]], Awaitable[trio.Event | None]] | None
@@ -237,8 +237,8 @@ class NodeSwarm(Swarm):
         if dial.connection is None:
             detail = "; ".join(dial.failures)
             if dial.other:
-                raise AnotherAnswers(detail, dial.other)
-            raise NobodyListens(detail) if dial.refused == dial.tried else SwarmException(detail)
+                raise WrongPeerAnswered(detail, dial.other)
+            raise AllAddressesRefused(detail) if dial.refused == dial.tried else SwarmException(detail)
         return dial.connection
 
     async def _attempt(self, dial: _Dial, peer: ID, address: Address, delay_s: float) -> None:
@@ -266,9 +266,9 @@ class NodeSwarm(Swarm):
         circuit = parse_circuit(address)
         if circuit is None:
             return await self._dial_direct(address, peer)
-        if self.through is None:
+        if self.dial_circuit is None:
             raise SwarmException("this node does not use gates")
-        return await self.through(circuit, peer)
+        return await self.dial_circuit(circuit, peer)
 
     async def _dial_direct(self, address: Address, peer: ID) -> INetConn:
         """Resolve names, then dial, so that the rules see the IP addresses."""
@@ -386,7 +386,9 @@ class NodeSwarm(Swarm):
         with trio.CancelScope() as staying:
             arrival.cut = staying.cancel
             muxed.arrived = True
-            if self.gater.stays(arrival, str(muxed.peer_id), self._not_arrived(), now, muxed.use):
+            if self.gater.keep_authenticated(
+                arrival, str(muxed.peer_id), self._not_arrived(), now, muxed.use
+            ):
                 await muxed.event_closed.wait()
                 return
         self._log_full(now)

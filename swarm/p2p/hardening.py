@@ -40,8 +40,8 @@ from swarm.net.addresses import PeerId
 from swarm.net.identity import peer_id_text
 from swarm.net.memory import MemoryAccount
 from swarm.p2p.connection_gater import ConnectionGater
+from swarm.p2p.due_checks import DueChecks
 from swarm.p2p.handshakes import CrowdedError, HandshakeTurns, PacedNoise
-from swarm.p2p.looks import Looks
 from swarm.p2p.muxed_stream import PatientStream
 from swarm.p2p.yamux import BoundedYamux
 
@@ -133,7 +133,7 @@ class GivenMuxers(MuxerMultistream):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.memory = MemoryAccount()
-        self.looks = Looks()
+        self.looks = DueChecks()
         self.stream_turn: Callable[[PeerId], Awaitable[None]] | None = None
         """Waits until a peer's stream may be taken; a node sets it."""
 

@@ -70,7 +70,7 @@ class PatientStream(yamux.YamuxStream):
     """The peer said that it has sent everything (as opposed to a broken link)."""
     rest: ReceiveBuffer | None = None
     """Bytes of a finished stream that had arrived when its connection closed."""
-    deaf = False
+    stopped_locally = False
     """Nobody on this side reads or writes any more."""
     refused = False
     """A reset is being sent because the peer keeps sending."""
@@ -93,7 +93,7 @@ class PatientStream(yamux.YamuxStream):
 
     def stop(self) -> None:
         """Stop reading and writing on this side: drop what arrived, wake all waiters, and reset a peer that keeps sending."""
-        self.deaf = True
+        self.stopped_locally = True
         for buffer in (self.conn.stream_buffers.get(self.stream_id), self.rest):
             if buffer is not None:
                 buffer.clear()
@@ -103,7 +103,7 @@ class PatientStream(yamux.YamuxStream):
     async def close(self) -> None:
         """Finish sending. libp2p's `close` sends no end if it is cancelled, and treats a stream that the peer has reset as open. A peer
         that waits for window on a stream that nobody reads is reset."""
-        if self.deaf and self.recv_window <= 0 and not self.recv_closed:
+        if self.stopped_locally and self.recv_window <= 0 and not self.recv_closed:
             return await self.reset()
         said = self.send_closed or self.closed
         self.send_closed = True
@@ -128,7 +128,7 @@ class PatientStream(yamux.YamuxStream):
 
     async def writable(self) -> None:
         """Wait until at least a byte can be sent, or sending has become impossible."""
-        while self.send_window <= 0 and not (self.closed or self.deaf):
+        while self.send_window <= 0 and not (self.closed or self.stopped_locally):
             await self._changed.wait()
 
     async def write(self, data: bytes | memoryview) -> None:
@@ -136,7 +136,7 @@ class PatientStream(yamux.YamuxStream):
         view = memoryview(data)
         while view:
             await self.writable()
-            if self.send_closed or self.closed or self.deaf:
+            if self.send_closed or self.closed or self.stopped_locally:
                 raise MuxedStreamError("the stream is closed for sending")
             part = view[: min(self.send_window, self.conn.burst)]
             view = view[len(part) :]
@@ -147,7 +147,7 @@ class PatientStream(yamux.YamuxStream):
         """Between 1 and `n` bytes (-1: all available). Raises MuxedStreamEOF if the peer has finished, otherwise MuxedStreamReset."""
         await trio.lowlevel.checkpoint()  # cancelled here or while waiting, never after bytes were taken
         conn, stream_id = self.conn, self.stream_id
-        while not self.deaf:
+        while not self.stopped_locally:
             buffer = conn.stream_buffers.get(stream_id) or self.rest
             if buffer:
                 data = buffer.take(len(buffer) if n is None or n < 0 else n)

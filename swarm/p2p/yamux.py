@@ -22,8 +22,8 @@ from libp2p.stream_muxer.yamux import yamux
 
 from swarm.net.memory import MemoryAccount
 from swarm.p2p.connection_value import ConnectionUse
+from swarm.p2p.due_checks import DueChecks
 from swarm.p2p.frames import FrameParser, YamuxFrame, header
-from swarm.p2p.looks import Looks
 from swarm.p2p.muxed_stream import MAX_WINDOW, PatientStream, ReceiveBuffer
 from swarm.p2p.session import FRAME_HEADER, MAX_PLAINTEXT, BatchSession
 
@@ -75,7 +75,7 @@ class BoundedYamux(yamux.Yamux):
         self._parser = FrameParser()
         self.memory = MemoryAccount()
         """Shared by a node's connections. Circuits are limited by their number instead."""
-        self.looks = Looks()
+        self.looks = DueChecks()
         """Shared by a node's connections."""
         self._swept_at = 0.0
         self.stream_turn: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
@@ -150,7 +150,7 @@ class BoundedYamux(yamux.Yamux):
             if kind == yamux.TYPE_WINDOW_UPDATE:
                 stream.send_window += length
                 _patient(stream).wake()
-            elif length > stream.recv_window and not _patient(stream).deaf:
+            elif length > stream.recv_window and not _patient(stream).stopped_locally:
                 raise Overrun(f"stream {stream_id}: {length} bytes into a window of {stream.recv_window}")
 
     async def _accept(self, stream_id: int) -> None:
@@ -176,7 +176,7 @@ class BoundedYamux(yamux.Yamux):
         if stream is None or stream.closed:
             return
         stream, size = _patient(stream), len(body)
-        if stream.deaf:
+        if stream.stopped_locally:
             # only once: a peer that keeps sending and reads nothing would make replies pile up here
             if not stream.refused:
                 stream.refused = True
@@ -261,7 +261,7 @@ class BoundedYamux(yamux.Yamux):
     # -- liveness ----------------------------------------------------------------------------------------------------------
 
     @property
-    def matters(self) -> bool:
+    def has_waiters(self) -> bool:
         """Whether somebody waits on this connection now."""
         return self.watched or self.expected > 0
 
@@ -296,7 +296,7 @@ class BoundedYamux(yamux.Yamux):
         request = trio.current_time()
         self._ping_sent_time = request
         self._ping_event = trio.Event()
-        within = PONG_WITHIN_S if self.matters or first else CASUAL_PONG_WITHIN_S
+        within = PONG_WITHIN_S if self.has_waiters or first else CASUAL_PONG_WITHIN_S
         with trio.move_on_after(within):
             await self._write_frame(header(yamux.TYPE_PING, yamux.FLAG_SYN, 0, self._ping_id))
             await self._ping_event.wait()
@@ -309,9 +309,11 @@ class BoundedYamux(yamux.Yamux):
     def _quiet_for(self) -> float:
         """Seconds until a ping is due unless the peer is heard first: few if somebody waits or the peer owes an answer."""
         owes = self._said_at > self.heard_at
-        if self.matters or not owes:
+        if self.has_waiters or not owes:
             return (
-                self.heard_at + (PING_EVERY_S if self.matters else CASUAL_PING_EVERY_S) - trio.current_time()
+                self.heard_at
+                + (PING_EVERY_S if self.has_waiters else CASUAL_PING_EVERY_S)
+                - trio.current_time()
             )
         return self._said_at + PING_EVERY_S - trio.current_time()
 

@@ -36,7 +36,7 @@ from swarm.net.addresses import Contact, peer_contacts
 from swarm.net.identity import routing_key
 from swarm.net.links import Links
 from swarm.net.network import Network
-from swarm.pools.manifests import caught_up, find_member, verified
+from swarm.pools.manifests import find_member, merge_restored_manifest, verified
 from swarm.pools.membership import Membership
 from swarm.pools.owner import OwnPool
 
@@ -121,7 +121,7 @@ class PoolClient:
         newer = await self.newest(gates, pool.id, pool.manifest().number)
         if newer is not None:
             log.warning("pool.caught_up", pool=pool.name, number=verified(newer).number)
-            pool.change(lambda manifest: caught_up(manifest, verified(newer), now))
+            pool.change(lambda manifest: merge_restored_manifest(manifest, verified(newer), now))
         return await self.spread(gates, pool.signed(), workers=workers)
 
     async def enrol(

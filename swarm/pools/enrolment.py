@@ -21,7 +21,7 @@ from swarm.base.home import Home
 from swarm.base.names import skeleton
 from swarm.net.addresses import PeerId
 from swarm.net.identity import peer_id_bytes
-from swarm.pools.manifests import find_member, is_live, revoked_peers, with_member, without
+from swarm.pools.manifests import find_member, is_live, revoke_peers, revoked_peers, with_member
 from swarm.pools.owner import MemberTerms, OwnPool, TicketRecord, own_pools
 from swarm.pools.server import Enroller
 from swarm.pools.tickets import Ticket
@@ -89,7 +89,7 @@ class PoolEnrolment:
             line = _on_device(ticket.member(peer, _name(manifest, peer, message, now), now), device)
             stored = _line(manifest, peer, message.role)
             if stored is not None and not fresh:  # the ticket does not undo later reductions by the owner
-                line = _least(_on_device(_renewed(stored, now), device), line)
+                line = _intersect_members(_on_device(_renewed(stored, now), device), line)
                 if not is_live(line, now):
                     raise NotPermitted(f"the membership of {peer} in pool {pool.name} has ended")
             return with_member(manifest, _on_device(line, stored.device if stored else None), now)
@@ -143,7 +143,7 @@ def _renewed(member: PoolMember, now: float) -> PoolMember:
     return member.model_copy(update={"until": int(now) + member.ttl_s})
 
 
-def _least(member: PoolMember, line: PoolMember) -> PoolMember:
+def _intersect_members(member: PoolMember, line: PoolMember) -> PoolMember:
     """What both lines allow, in the team of `member`; a line that cannot be renewed stays so."""
     slots = min((each.slots for each in (member, line) if each.slots is not None), default=None)
     until, ttl_s = line.until, line.ttl_s
@@ -282,7 +282,7 @@ def revoke(
         raise SettingsError(f"{who} is this home's own scheduler, which stays in pool {pool.name}")
     tickets = frozenset(ticket.id for ticket in pool.open_tickets(now) if peer in ticket.used)
     pool.revoke_tickets(tickets, now)  # first: if this is interrupted, repeating the command finishes it
-    pool.change(lambda manifest: without(manifest, (peer,), now))
+    pool.change(lambda manifest: revoke_peers(manifest, (peer,), now))
     return (
         f"{who} was revoked already" if peer in revoked_peers(manifest) else f"{who} is revoked",
         *(f"ticket {each}, with which it joined, is revoked" for each in sorted(tickets)),
@@ -298,7 +298,7 @@ def _revoke_ticket(pool: OwnPool, ticket: str, now: float, *, with_members: bool
         )
     record = pool.close_ticket(ticket, now) or record  # first: nobody joins while its members are revoked
     peers = record.used if with_members else ()
-    pool.change(lambda manifest: without(manifest, peers, now))
+    pool.change(lambda manifest: revoke_peers(manifest, peers, now))
     pool.revoke_tickets(frozenset({ticket}), now)
     if with_members:
         return (f"ticket {ticket} is revoked, and so is everyone who joined with it ({len(peers)})",)

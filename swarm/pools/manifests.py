@@ -101,7 +101,7 @@ def with_member(
     return fuller
 
 
-def without(manifest: PoolManifest, peers: Collection[str], now: float) -> PoolManifest:
+def revoke_peers(manifest: PoolManifest, peers: Collection[str], now: float) -> PoolManifest:
     """The manifest with these peers revoked. Raises `NotPermitted` if there is no room for more."""
     until = int(now + DELEGATION_S + MARGIN_S)
     fresh = tuple(RevokedPeer(peer=p, until=until) for p in sorted(set(peers) - revoked_peers(manifest)))
@@ -117,14 +117,14 @@ def without(manifest: PoolManifest, peers: Collection[str], now: float) -> PoolM
     return after
 
 
-def caught_up(manifest: PoolManifest, newer: PoolManifest, now: float) -> PoolManifest:
+def merge_restored_manifest(manifest: PoolManifest, newer: PoolManifest, now: float) -> PoolManifest:
     """The newer of two manifests of our own pool, whose home was restored from a copy, with the peers of both revoked.
 
     Raises `NotPermitted` if there are more than a manifest can hold: none is dropped silently.
     """
     if newer.number <= manifest.number:
         return manifest
-    merged = without(newer, [revoked.peer for revoked in manifest.revoked], now)
+    merged = revoke_peers(newer, [revoked.peer for revoked in manifest.revoked], now)
     while merged.members and len(manifest_body(merged)) > MAX_MANIFEST:  # revocations come before members
         merged = merged.model_copy(update={"members": merged.members[:-1]})
     if len(manifest_body(merged)) > MAX_MANIFEST:

@@ -8,7 +8,7 @@ from typing import Final
 from protocol.messages.pool import PoolMember, read_manifest
 from protocol.words import Role
 from swarm.base.home import Home
-from swarm.base.names import tell_apart
+from swarm.base.names import disambiguate_names
 from swarm.pools.home_pool import OWNER
 from swarm.pools.membership import signed_manifests
 from swarm.pools.owner import HOME_POOL
@@ -27,7 +27,7 @@ def names_of(pools: Iterable[tuple[str, Iterable[PoolMember]]], you: Iterable[st
             names.setdefault(member.peer, of_pool if member.name == OWNER else member.name)
     mine = dict.fromkeys(you, YOU)
     others = {peer: name for peer, name in names.items() if peer not in mine}
-    labels = tell_apart({**others, "": YOU})
+    labels = disambiguate_names({**others, "": YOU})
     return {**{peer: labels[peer] for peer in others}, **mine}
 
 

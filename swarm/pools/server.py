@@ -65,11 +65,11 @@ def cost_us(message: Message) -> float:
 
 @dataclass(eq=False)
 class ManifestRegistry:
-    """The newest manifest of each pool. `own`: returns the manifest of a pool whose key is here; `news`: called with each newer manifest of
-    a pool this node follows; `me`: this node's peer id."""
+    """The newest manifest of each pool. `own`: returns the manifest of a pool whose key is here; `on_manifest`: called with each
+    newer manifest of a pool this node follows; `me`: this node's peer id."""
 
     own: Callable[[str], ManifestMessage | None] = lambda pool: None
-    news: Callable[[PoolManifest, ManifestMessage], object] = lambda manifest, signed: None
+    on_manifest: Callable[[PoolManifest, ManifestMessage], object] = lambda manifest, signed: None
     me: str = ""
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class ManifestRegistry:
         self._stored[pool] = (manifest.number, signed)
         if pool in self.followed:
             log.info("pool.manifest", pool=pool, number=manifest.number, members=len(manifest.members))
-            self.news(manifest, signed)
+            self.on_manifest(manifest, signed)
         else:
             foreign = self._stored.keys() - self.followed
             if len(foreign) > MAX_FOREIGN:

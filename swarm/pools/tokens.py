@@ -145,7 +145,7 @@ def delegate(token: bytes, issuer: str, key: Identity, to: str, grant: Grant, *,
         )
     if to in proof.holders:
         raise NotPermitted(f"{to} holds this permission already")
-    block = TokenBlock.of(key.peer_id, to, least(proof.grant, grant), now)
+    block = TokenBlock.of(key.peer_id, to, intersect_grants(proof.grant, grant), now)
     signed = biscuit.third_party_request().create_block(
         _private(key), BlockBuilder(block.render(first=False))
     )
@@ -171,7 +171,7 @@ def _proof(biscuit: Biscuit, blocks: Sequence[TokenBlock], issuer: str, peer: st
         if block.giver != giver or block.holder in holders:
             raise NotPermitted("the blocks of this token do not follow one another")
         if number:
-            grant = least(grant, block.grant(now))
+            grant = intersect_grants(grant, block.grant(now))
         until = min(until, block.until)
         giver = block.holder
         holders.append(giver)
@@ -186,7 +186,7 @@ def _proof(biscuit: Biscuit, blocks: Sequence[TokenBlock], issuer: str, peer: st
     return TokenProof(holders[0], grant, float(until), until - blocks[0].since, ids, tuple(holders))
 
 
-def least(one: Grant, other: Grant) -> Grant:
+def intersect_grants(one: Grant, other: Grant) -> Grant:
     """The grant that both allow; `other` is the later one. Raises `NotPermitted` if they share nothing."""
     rights = one.rights & other.rights
     if not rights:

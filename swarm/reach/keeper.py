@@ -181,7 +181,7 @@ class ReachKeeper:
             if self._own is not None and own != self._own:
                 log.info("reach.moved", addresses=list(own[0]))
                 self._moves += 1
-                self.state = reachability.moved(self.state, now)
+                self.state = reachability.after_address_change(self.state, now)
             self._own = own
         if self.network.called_at > self._called_at:
             self._called_at = self.network.called_at

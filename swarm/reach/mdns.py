@@ -1,4 +1,4 @@
-"""Finds neighbours on the LAN by multicast DNS (`_sark._tcp.local.`), without a gate: `Lan` for a node, `ways_on_lan` for a command.
+"""Finds neighbours on the LAN by multicast DNS (`_sark._tcp.local.`), without a gate: `Lan` for a node, `find_lan_contacts` for a command.
 
 An answer on the LAN is only a few addresses to try, all in our own networks; the channel then proves the peer's identity. zeroconf blocks,
 so it runs in threads. A failure (no multicast, no network at all) only costs a log line.
@@ -202,7 +202,7 @@ class Lan:
                 self.neighbours.popitem(last=False)
 
 
-def ways_on_lan(
+def find_lan_contacts(
     within_s: float = GLANCE_S, *, session: Session = Zeroconfs, clock: Callable[[], float] = time.monotonic
 ) -> tuple[str, ...]:
     """Nodes on the LAN as ways into the swarm (`/ip4/…/tcp/…/p2p/12D3Koo…`), for a command that knows no gate. Blocks for up to `within_s`

@@ -152,7 +152,7 @@ def _observed(verdict: DialVerdict) -> tuple[str, str]:
     return (where.family, where.host) if where is not None else ("", "")
 
 
-def moved(state: ReachState, now: float) -> ReachState:
+def after_address_change(state: ReachState, now: float) -> ReachState:
     """The state after this machine's addresses changed: verdicts about the old ones no longer count. Most networks are behind a router, so
     a node that was BEHIND stays so until a gate reaches it."""
     reach = state.reach if state.reach is Reach.BEHIND else Reach.UNKNOWN

@@ -85,7 +85,7 @@ async def bind(stream: trio.abc.Stream, binding: Binding) -> None:
         raise trio.BrokenResourceError("the gate did not take the data connection")
 
 
-class NotTaken(SwarmException):
+class UnexpectedDataConnection(SwarmException):
     """A data connection that the gate does not expect, or for which there is no room."""
 
 
@@ -123,7 +123,8 @@ class DataConnections:
 
     async def recognise(self, stream: trio.SocketStream, admit: Callable[[], bool]) -> trio.Event | None:
         """The event for the end of the circuit if `stream` is a data connection; None, with nothing read, for any other connection.
-        `admit`: whether there is room, called for expected connections only. Raises `NotTaken` and `trio.BrokenResourceError`."""
+        `admit`: whether there is room, called for expected connections only. Raises `UnexpectedDataConnection` and
+        `trio.BrokenResourceError`."""
         try:
             first = await stream.socket.recv(1, socket.MSG_PEEK)
         except OSError as error:
@@ -133,16 +134,16 @@ class DataConnections:
     async def take(
         self, stream: trio.abc.HalfCloseableStream, admit: Callable[[], bool]
     ) -> ExpectedConnection:
-        """Read the id, and answer. Raises `NotTaken` and `trio.BrokenResourceError`."""
+        """Read the id, and answer. Raises `UnexpectedDataConnection` and `trio.BrokenResourceError`."""
         begin = bytearray()
         while len(begin) < len(MARK) + ID_SIZE:
             more = await stream.receive_some(len(MARK) + ID_SIZE - len(begin))
             if not more:
-                raise NotTaken("a data connection without its id")
+                raise UnexpectedDataConnection("a data connection without its id")
             begin += more
         expected = self._expected.get(bytes(begin[len(MARK) :]))
         if expected is None or not admit():
-            raise NotTaken(
+            raise UnexpectedDataConnection(
                 "a data connection that nobody waits for"
                 if expected is None
                 else "no room for a data connection"

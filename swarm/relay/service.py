@@ -64,7 +64,7 @@ class Relays(INotifee):
             listening=self.listening,
             addresses=lambda peer: usable(store.addrs(peer)) if store.has_peer(peer) else (),
         )
-        self.swarm.through = self.client.call
+        self.swarm.dial_circuit = self.client.call
         self.handle(DCUTR, self._puncher.serve)
         self.swarm.register_notifee(self)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from node.device.calibration import COMES_BACK, Calibration, MicroFigures, known
+from node.device.calibration import REMEASURED_LATER_NOTE, Calibration, MicroFigures, figure_of_round
 from node.device.calibration_file import calibration_file, write_calibration
 from swarm.base.home import Home
 from tests.cli.conftest import Typed
@@ -45,7 +45,7 @@ def test_a_calibrated_device_is_not_measured_again_and_info_and_doctor_show_it(t
         fingerprint=before["fingerprint"],
         at=1.0,
         timer_ns=41,
-        floors={"CPU (ONNX)": known(9, True, 1.0)},
+        floors={"CPU (ONNX)": figure_of_round(9, True, 1.0)},
         micro=(
             MicroFigures(
                 device="a processor",
@@ -53,8 +53,8 @@ def test_a_calibrated_device_is_not_measured_again_and_info_and_doctor_show_it(t
                 threads=2,
                 seconds=1.0,
                 figures={
-                    "fp32_gflops_max": known(123.0, True, 1.0),
-                    "copy_gb_s_1_mib": known(45.0, True, 1.0),
+                    "fp32_gflops_max": figure_of_round(123.0, True, 1.0),
+                    "copy_gb_s_1_mib": figure_of_round(45.0, True, 1.0),
                 },
             ),
         ),
@@ -76,7 +76,7 @@ def test_a_calibrated_device_is_not_measured_again_and_info_and_doctor_show_it(t
     lines = json.loads(typed("doctor", "--json").out)
     (line,) = [line for line in lines if line["subject"] == "calibration"]
     assert (line["state"], line["todo"]) == ("note", "sark-node calibrate --force --wait 10m")
-    assert COMES_BACK in line["what"]
+    assert REMEASURED_LATER_NOTE in line["what"]
 
 
 def test_how_long_to_wait_is_a_duration(typed: Typed) -> None:

@@ -137,7 +137,7 @@ def test_a_foreign_package_under_one_of_our_names_is_reported(tmp_path: Path) ->
 
 BROAD = {
     "sark.py": "the outermost edge: separates bugs from errors with a line of their own",
-    "drivers/transformers/words.py": "a folder's tokenizer raises what it likes; it costs that model's answers",
+    "drivers/transformers/tokenizer.py": "a folder's tokenizer raises what it likes; it costs that model's answers",
     "web/http/server.py": "what a stranger sends costs his connection, not the server",
     "swarm/p2p/node_host.py": "a handler's bug costs the stranger's stream, not the node",
     "swarm/memory/parts.py": "the same in the simulated network",

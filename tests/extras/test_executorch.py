@@ -26,7 +26,7 @@ from drivers.contract.base import (
     Unshaped,
     WorkOrder,
 )
-from drivers.executorch.samples import MadeCall, MadeValue, chain, write
+from drivers.executorch.samples import SampleCall, SampleValue, chain, write
 from drivers.executorch.units import LIBRARY_BEFORE_1_5, installed, library
 from drivers.launch.launch import Zygote, measure
 from drivers.testing.conformance import Subject, check_all
@@ -206,8 +206,8 @@ def test_a_state_is_named(programs: Programs, zygote: Zygote) -> None:
 
 WHOLE = chain(64, 2)
 HUGE = write(
-    [MadeValue((1 << 15, 1 << 15)), MadeValue((4, 4), bytes(64)), MadeValue((1 << 15, 1 << 15))],
-    [MadeCall((0, 1, 2, 2))],
+    [SampleValue((1 << 15, 1 << 15)), SampleValue((4, 4), bytes(64)), SampleValue((1 << 15, 1 << 15))],
+    [SampleCall((0, 1, 2, 2))],
     [0],
     [2],
 )

@@ -30,7 +30,7 @@ from drivers.contract.base import (
     WrongUnit,
 )
 from drivers.launch.launch import Zygote, measure
-from drivers.litert.samples import MadeOperator, MadeTensor, perceptron, write
+from drivers.litert.samples import SampleOperator, SampleTensor, perceptron, write
 from drivers.testing.conformance import Subject, check_all
 
 CPU = "CPU (LiteRT)"
@@ -52,47 +52,47 @@ def floats(*values: float) -> bytes:
 def dynamic() -> bytes:
     """A matrix product with a dynamic batch."""
     tensors = [
-        MadeTensor("x", (1, 8), signature=(-1, 8)),
-        MadeTensor("w", (4, 8), floats(*(at / 32 for at in range(32)))),
-        MadeTensor("y", (1, 4), signature=(-1, 4)),
+        SampleTensor("x", (1, 8), signature=(-1, 8)),
+        SampleTensor("w", (4, 8), floats(*(at / 32 for at in range(32)))),
+        SampleTensor("y", (1, 4), signature=(-1, 4)),
     ]
-    return write(tensors, [MadeOperator((0, 1, -1), (2,))], [0], [2], signed=True)
+    return write(tensors, [SampleOperator((0, 1, -1), (2,))], [0], [2], signed=True)
 
 
 def quantised() -> bytes:
     """A matrix product in int8."""
     weights = bytes((at * 37) % 256 for at in range(32 * 64))
     tensors = [
-        MadeTensor("x", (1, 64), type=INT8, scale=(0.05, -3)),
-        MadeTensor("w", (32, 64), weights, type=INT8, scale=(0.01, 0)),
-        MadeTensor("y", (1, 32), type=INT8, scale=(0.5, 10)),
+        SampleTensor("x", (1, 64), type=INT8, scale=(0.05, -3)),
+        SampleTensor("w", (32, 64), weights, type=INT8, scale=(0.01, 0)),
+        SampleTensor("y", (1, 32), type=INT8, scale=(0.5, 10)),
     ]
-    return write(tensors, [MadeOperator((0, 1, -1), (2,))], [0], [2], signed=True)
+    return write(tensors, [SampleOperator((0, 1, -1), (2,))], [0], [2], signed=True)
 
 
 def table(rows: int) -> bytes:
     """A lookup of rows by number, which XNNPACK does not run."""
     tensors = [
-        MadeTensor("w", (rows, 4), floats(*(at / 8 for at in range(rows * 4)))),
-        MadeTensor("ids", (16,), type=INT32),
-        MadeTensor("y", (16, 4)),
+        SampleTensor("w", (rows, 4), floats(*(at / 8 for at in range(rows * 4)))),
+        SampleTensor("ids", (16,), type=INT32),
+        SampleTensor("y", (16, 4)),
     ]
-    return write(tensors, [MadeOperator((0, 1), (2,), GATHER, GATHER_OPTIONS)], [1], [2])
+    return write(tensors, [SampleOperator((0, 1), (2,), GATHER, GATHER_OPTIONS)], [1], [2])
 
 
 def custom() -> bytes:
-    tensors = [MadeTensor("x", (1, 4)), MadeTensor("y", (1, 4))]
-    return write(tensors, [MadeOperator((0,), (1,), options=0, custom="MyOwn")], [0], [1])
+    tensors = [SampleTensor("x", (1, 4)), SampleTensor("y", (1, 4))]
+    return write(tensors, [SampleOperator((0,), (1,), options=0, custom="MyOwn")], [0], [1])
 
 
 def huge() -> bytes:
     """A model that declares an input of 16 TiB."""
     tensors = [
-        MadeTensor("x", (1 << 21, 1 << 21)),
-        MadeTensor("w", (1, 1), floats(1.0)),
-        MadeTensor("y", (1, 1)),
+        SampleTensor("x", (1 << 21, 1 << 21)),
+        SampleTensor("w", (1, 1), floats(1.0)),
+        SampleTensor("y", (1, 1)),
     ]
-    return write(tensors, [MadeOperator((0, 1, -1), (2,))], [0], [2])
+    return write(tensors, [SampleOperator((0, 1, -1), (2,))], [0], [2])
 
 
 @pytest.fixture

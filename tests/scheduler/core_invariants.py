@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from protocol.errors import LocalProtocolError
 from protocol.values.attempt import AttemptStatus, TaskState
-from scheduler.core.entries import LEASED, MAYBE_OVER, TaskEntry
+from scheduler.core.entries import LEASED_TASK_STATES, POSSIBLY_ENDED_STATUSES, TaskEntry
 from scheduler.core.state import State
 
 
@@ -26,7 +26,7 @@ def check(state: State) -> None:
         _check_task(state, entry, holders.get(entry.id, []))
     for name, group in state.groups.items():
         states = [state.tasks[task].state for task in group.tasks]
-        if group.leased != sum(each in LEASED for each in states):
+        if group.leased != sum(each in LEASED_TASK_STATES for each in states):
             raise LocalProtocolError(f"{name} counts {group.leased} leases")
     by_device = {
         name: device for device, groups in state.groups_for.items() for name, group in groups.items()
@@ -48,11 +48,13 @@ def _check_task(state: State, entry: TaskEntry, holders: list[str]) -> None:
     group, attempts = state.groups[entry.group], entry.attempts()
     if sorted(holders) != sorted(each.worker for each in attempts) or len(set(holders)) != len(holders):
         raise LocalProtocolError(f"{entry.id} is {entry.state} and held by {holders}")
-    if entry.hedge is not None and (entry.state not in (TaskState.QUEUED, *LEASED) or entry.stopping):
+    if entry.hedge is not None and (
+        entry.state not in (TaskState.QUEUED, *LEASED_TASK_STATES) or entry.stopping
+    ):
         raise LocalProtocolError(f"{entry.id} is {entry.state} and hedged")
-    if entry.hedge is not None and entry.state in LEASED and not entry.hedge.beside:
+    if entry.hedge is not None and entry.state in LEASED_TASK_STATES and not entry.hedge.beside:
         raise LocalProtocolError(f"{entry.id} runs, and has a hedge that was asked for while it was queued")
-    if (entry.id in state.leased) != (entry.state in LEASED):
+    if (entry.id in state.leased) != (entry.state in LEASED_TASK_STATES):
         raise LocalProtocolError(f"{entry.id} is {entry.state} and misplaced among those with a lease")
     numbers = {each.number for each in attempts}
     if len(numbers) != len(attempts) or entry.last < max(numbers, default=0):
@@ -86,8 +88,8 @@ def _check_replicas(state: State, replicas: list[str]) -> None:
     for entry in map(state.tasks.__getitem__, replicas):
         group, marks = state.groups[entry.group], set[str]()
         for attempt in entry.attempts():
-            if attempt.status not in MAYBE_OVER:
-                marks |= state.apart(group, state.worker(attempt.worker))
+            if attempt.status not in POSSIBLY_ENDED_STATUSES:
+                marks |= state.exclusive_keys(group, state.worker(attempt.worker))
         if seen & marks:
             raise LocalProtocolError(f"replicas of {replicas[0]} meet on one device, or with one owner of it")
         seen |= marks

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from node.serve.owner_control import CHECK_S
-from node.settings.rules import Rules, read_quiet, standing
+from node.settings.rules import Rules, read_quiet, why_not_serving
 from protocol.errors import LocalProtocolError
 from protocol.values.attempt import TaskState
 from protocol.values.task import Task
@@ -68,7 +68,7 @@ class Owned:
         """Why the device takes no work now: `gone`, or the reason it gives itself; empty: it serves."""
         if not self.worker.process.alive:
             return "gone"
-        return standing(self.rules, datetime.fromtimestamp(BEGAN_AT + now, UTC), paused=self.paused)
+        return why_not_serving(self.rules, datetime.fromtimestamp(BEGAN_AT + now, UTC), paused=self.paused)
 
 
 class Day(World):

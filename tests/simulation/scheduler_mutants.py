@@ -30,7 +30,7 @@ from scheduler.conversation.witness import WitnessBook
 from scheduler.core.allocator import Allocator
 from scheduler.core.commands import CancelOn, Command, ReleaseOn
 from scheduler.core.deadlines import Deadlines
-from scheduler.core.entries import LEASED, Attempt, RequirementGroup, TaskEntry
+from scheduler.core.entries import LEASED_TASK_STATES, Attempt, RequirementGroup, TaskEntry
 from scheduler.core.failures import Failures
 from scheduler.core.hedging import Hedging
 from scheduler.core.ranking import WorkerView
@@ -125,7 +125,7 @@ class ForgetsSiblings(SchedulerCore):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.state.taken = lambda entry, **how: set()  # type: ignore[method-assign, misc]
+        self.state.keys_of_replicas = lambda entry, **how: set()  # type: ignore[method-assign, misc]
 
 
 class BlamingHedging(Hedging):
@@ -136,7 +136,7 @@ class BlamingHedging(Hedging):
         return super().end(entry, attempt, event, reason, detail)
 
     def prefer(self, entry: TaskEntry) -> list[Command]:
-        entry.tries += entry.state in LEASED
+        entry.tries += entry.state in LEASED_TASK_STATES
         return super().prefer(entry)
 
 

@@ -50,7 +50,7 @@ from scheduler.core.retry import ELSEWHERE_S
 from scheduler.core.run_times import MOST
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.stops import OwedStop
-from scheduler.run.epochs import FIRST, LEAP, STRIDE, LeadershipClaims
+from scheduler.run.epochs import ADOPTION_EPOCH_STEP, FIRST, MAX_EPOCH_STEP, LeadershipClaims
 from tests.scheduler.core_invariants import check
 from tests.simulation import adapter
 from tests.simulation.history import Kind
@@ -110,7 +110,7 @@ class SimClaims(LeadershipClaims):
         if denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
             return False
         (leader, epoch), own = self.proven(denied.proof, campaign, ""), self.epochs.get(campaign, 0)
-        return epoch - own >= LEAP or (epoch > own and leader != self.peer)
+        return epoch - own >= ADOPTION_EPOCH_STEP or (epoch > own and leader != self.peer)
 
     def forget(self, campaign: str) -> None:
         super().forget(campaign)
@@ -203,7 +203,7 @@ class SimScheduler:
             sign=lambda message: hashlib.sha512(self.peer.encode() + message).digest(),
             manifest=lambda campaign: ("d" * 64, 1),
             ended=lambda campaign: None,
-            stride=lambda: 1 + self._chance.randrange(STRIDE),
+            stride=lambda: 1 + self._chance.randrange(MAX_EPOCH_STEP),
         )
         self.process.spawn(self._live())
 
@@ -292,11 +292,11 @@ class SimScheduler:
         ]
         taken = {attempt.worker for other in siblings for attempt in other.attempts()}
         taken |= {other.worker for other in siblings if other.over and other.worker}
-        marks = {mark for peer in taken for mark in state.apart(group, state.worker(peer))}
+        marks = {mark for peer in taken for mark in state.exclusive_keys(group, state.worker(peer))}
         views = [state.worker(peer) for peer in fits if peer != intent.peer]
-        views = [view for view in views if marks.isdisjoint(state.apart(group, view))]
+        views = [view for view in views if marks.isdisjoint(state.exclusive_keys(group, view))]
         now = self.process.now()
-        return sum(view.hopeful() and not view.avoids(entry.model_key, now) for view in views)
+        return sum(view.may_serve_soon() and not view.avoids(entry.model_key, now) for view in views)
 
     # -- links ------------------------------------------------------------------------------------------------------------
 
@@ -516,7 +516,7 @@ class Shell:
         self.wake = scheduler.wake
         self.peek = scheduler.peek
 
-    def detours(self, link: object) -> bool:
+    def is_needlessly_relayed(self, link: object) -> bool:
         return False
 
     def reached(self, peer: str) -> None:

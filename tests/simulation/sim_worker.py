@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from node.capacity.allocations import HOLDS, Allocation, KillCommand, RunCommand
+from node.capacity.allocations import SLOT_HOLDING_STATES, Allocation, KillCommand, RunCommand
 from node.capacity.ledger import Ledger
 from node.capacity.slots import MUTE_S
 from node.conversation.commands import (
@@ -68,7 +68,7 @@ from tests.simulation.sim_disk import SimDisk
 from tests.simulation.wire import Air, End, Station
 
 Tell = Callable[..., None]
-COUNTED = HOLDS | {LeaseState.QUEUED}
+COUNTED = SLOT_HOLDING_STATES | {LeaseState.QUEUED}
 """States that a quota counts."""
 KILL_S = 0.4
 """The longest time that processes take to die."""
@@ -603,7 +603,7 @@ class SimWorker:
         now = {place.lease: place for place in self.ledger.allocations()}
         for lease, state in self._shadow.items():
             place = now.get(lease)
-            if state in HOLDS and (place is None or place.state not in HOLDS):
+            if state in SLOT_HOLDING_STATES and (place is None or place.state not in SLOT_HOLDING_STATES):
                 self._tell(Kind.LEFT, lease=lease, word=str(place.state if place else "closed"))
             if state is LeaseState.OFFERED and place is not None and place.state is LeaseState.QUEUED:
                 self._unanswered[place.peer] = self._now()
@@ -615,8 +615,8 @@ class SimWorker:
                 self._count(place, counted[place.request.principal])
             if before is LeaseState.QUEUED and place.state is LeaseState.OFFERED:
                 self._tell(Kind.TURN, lease=lease, number=self._passed_over(place, now.values()))
-            if before is None or before not in HOLDS:
-                if place.state in HOLDS:
+            if before is None or before not in SLOT_HOLDING_STATES:
+                if place.state in SLOT_HOLDING_STATES:
                     self._tell_place(Kind.TAKEN, place)
                 elif before is None and place.state is LeaseState.QUEUED:
                     self._tell_place(Kind.QUEUED, place)

@@ -6,7 +6,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
-from node.capacity.allocations import MAX_REMEMBERED, OCCUPIES, Allocation, KillCommand, SlotRequest
+from node.capacity.allocations import (
+    DEVICE_OCCUPYING_STATES,
+    MAX_REMEMBERED,
+    Allocation,
+    KillCommand,
+    SlotRequest,
+)
 from node.capacity.epochs import CampaignLeaders
 from node.capacity.ledger import Ledger
 from node.capacity.queue import QueueRank
@@ -61,7 +67,7 @@ class DeviceIsFree(Slots):
     """Begins the next run while the last run's processes are still dying."""
 
     def number_in(self, states: Collection[LeaseState]) -> int:
-        return 0 if states == OCCUPIES else super().number_in(states)
+        return 0 if states == DEVICE_OCCUPYING_STATES else super().number_in(states)
 
 
 def with_slots(slots: type[Slots]) -> type[Ledger]:

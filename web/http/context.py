@@ -17,7 +17,7 @@ from fastapi import Depends, Request
 from protocol.errors import SarkError, Unreachable
 from protocol.messages.work import Action
 from protocol.words import WorkerState
-from results.analysis.sittings import HeldIntervals
+from results.analysis.sittings import IntervalCoverage
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.campaign.reach import FindUnits
@@ -31,7 +31,7 @@ from scheduler.submit.daemon import is_running
 from scheduler.submit.keep_running import CHECK_S, keep_running
 from swarm.base.home import Home
 from swarm.base.threads import DISK
-from swarm.download.urls import FOR_OTHERS, UrlReach
+from swarm.download.urls import OTHERS_URL_REACH, UrlReach
 from swarm.net.identity import load_or_create
 from web.http.coverage import CoverageView
 from web.http.feeds import Feeds
@@ -71,7 +71,7 @@ class ApiContext:
     start_scheduler: Callable[[], None]
     allow_paths: bool = False
     """Whether campaigns sent over HTTP may name files of this machine."""
-    reach: UrlReach = FOR_OTHERS
+    reach: UrlReach = OTHERS_URL_REACH
     """Where the models' URLs in such campaigns may lead."""
     send_action: SendAction = _no_worker
     feeds: Feeds = field(init=False)
@@ -184,11 +184,11 @@ async def _context_of(request: Request) -> ApiContext:
 Context = Annotated[ApiContext, Depends(_context_of)]
 
 
-async def _coverage(context: Context) -> Mapping[str, HeldIntervals]:
+async def _coverage(context: Context) -> Mapping[str, IntervalCoverage]:
     return await context.coverage.now()
 
 
-Coverage = Annotated[Mapping[str, HeldIntervals], Depends(_coverage)]
+Coverage = Annotated[Mapping[str, IntervalCoverage], Depends(_coverage)]
 """How often the intervals of each device hold."""
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from results.analysis.sittings import HeldIntervals
+from results.analysis.sittings import IntervalCoverage
 
 READ_S: Final = 300.0
 
@@ -18,12 +18,12 @@ READ_S: Final = 300.0
 class CoverageView:
     """The cached coverage of one server. `read`: computes it, which may take seconds."""
 
-    read: Callable[[], Awaitable[Mapping[str, HeldIntervals]]]
+    read: Callable[[], Awaitable[Mapping[str, IntervalCoverage]]]
     _at: float = -math.inf
-    _held: Mapping[str, HeldIntervals] = field(default_factory=dict)
+    _held: Mapping[str, IntervalCoverage] = field(default_factory=dict)
     _lock: trio.Lock = field(default_factory=trio.Lock)
 
-    async def now(self) -> Mapping[str, HeldIntervals]:
+    async def now(self) -> Mapping[str, IntervalCoverage]:
         """The coverage by `device_identity`, at most `READ_S` old. Raises what `read` raises."""
         async with self._lock:
             if trio.current_time() - self._at >= READ_S:

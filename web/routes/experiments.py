@@ -29,7 +29,7 @@ from scheduler.models.describe import describe_models
 from scheduler.preview.look import check_devices
 from scheduler.store.rows import ExperimentRow, VersionRow
 from scheduler.store.store import Store
-from swarm.download.urls import FOR_OTHERS, FOR_OWNER
+from swarm.download.urls import OTHERS_URL_REACH, OWNER_URL_REACH
 from web.http.context import ApiContext, Context, SharedStore
 from web.http.idempotency import Key
 from web.http.parameters import MAX_NUMBER, PAGE, AfterName, Limit, conflict, page_of
@@ -140,7 +140,7 @@ async def save_experiment(
         campaign = context.read_campaign(*text)
         if campaign.schedule is not None:
             _refuse_webhook(context, campaign.schedule.webhook)
-        models = describe_models(campaign, uploads.folder, context.fetch_model(FOR_OTHERS))
+        models = describe_models(campaign, uploads.folder, context.fetch_model(OTHERS_URL_REACH))
         created = store.experiments.get(experiment) is None
         version, new = save_campaign(
             store, campaign, models, str(uploads.folder), name=experiment, keep_webhook=True
@@ -225,7 +225,7 @@ async def run_experiment(
         try:
             check, fetch = (
                 partial(check_devices, context.home, gates=context.gates),
-                context.fetch_model(FOR_OWNER),
+                context.fetch_model(OWNER_URL_REACH),
             )
             begun = begin(context.home, store, title, check=check, fetch=fetch, campaign_id=new)
         except CampaignError as exc:

@@ -36,7 +36,7 @@ Holds = Callable[[int, float], bool]
 
 
 @dataclass
-class Sky:
+class NodeDirectory:
     """All positions in order, and which nodes were alive when."""
 
     population: Population
@@ -122,7 +122,7 @@ class Sky:
 class _Knows:
     """Replaces `IndexClient` for the server of a light node."""
 
-    sky: Sky
+    sky: NodeDirectory
     number: int
     own_peer: str
     network: Any
@@ -147,10 +147,10 @@ class _Knows:
         return True
 
 
-class Light:
+class LightNode:
     """One light node, which answers calls."""
 
-    def __init__(self, lights: Lights, number: int) -> None:
+    def __init__(self, lights: LightNodes, number: int) -> None:
         self.lights = lights
         self.number = number
         self.store = product.store.ShardStore(soft=lights.shards.soft)
@@ -215,10 +215,10 @@ class Light:
             self.store.store(now, peer, "", lights.signed(number), (item,))
 
 
-class Lights:
+class LightNodes:
     """Creates light nodes when they are first called."""
 
-    def __init__(self, world: World, sky: Sky, shards: Shards, holds: Holds) -> None:
+    def __init__(self, world: World, sky: NodeDirectory, shards: Shards, holds: Holds) -> None:
         self.world = world
         self.sky = sky
         self.shards = shards
@@ -226,7 +226,7 @@ class Lights:
         self.liars: Answer | None = None
         self.lying: Callable[[int], bool] = lambda number: False
         self.signed: Callable[[int], SignedAdvert] = functools.cache(sky.population.signed)
-        self._nodes: dict[int, Light] = {}
+        self._nodes: dict[int, LightNode] = {}
         world.light = self.of
 
     def of(self, number: int) -> Answer:
@@ -234,7 +234,7 @@ class Lights:
         if self.liars is not None and self.lying(number):
             return self.liars
         if number not in self._nodes:
-            self._nodes[number] = Light(self, number)
+            self._nodes[number] = LightNode(self, number)
         return self._nodes[number].answer
 
     def stored_at(self, holder: int, key: bytes, attribute: str, depth: int, prefix: int) -> Iterator[int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchmarks.network.scale import heap
-from benchmarks.network.scale.light import Lights, Sky
+from benchmarks.network.scale.light import LightNodes, NodeDirectory
 from benchmarks.network.scale.population import CPU, TEAM, Population, Shards
 from benchmarks.network.scale.world import Caller, Node, World
 from protocol.messages import index as index_messages
@@ -125,12 +125,12 @@ class Field:
         after = team + TEAM
         self.readers = list(range(after, min(after + READERS, self.count)))
         self.fresh = list(range(after + READERS, after + 2 * READERS))
-        self.sky: Sky | None = None
-        self.lights: Lights | None = None
+        self.sky: NodeDirectory | None = None
+        self.lights: LightNodes | None = None
         if not self.everybody_full:
-            self.sky = Sky(self.population, self.world.dead, NOTICED_S, self.born)
+            self.sky = NodeDirectory(self.population, self.world.dead, NOTICED_S, self.born)
             self.sky.clients = frozenset((*self.publishers, *self.readers, *self.fresh))
-            self.lights = Lights(self.world, self.sky, self.shards, stored_by_today)
+            self.lights = LightNodes(self.world, self.sky, self.shards, stored_by_today)
 
     @property
     def spared(self) -> set[int]:
@@ -393,7 +393,7 @@ def lie(field: Field) -> None:
     """A fifth of all nodes collude: they name one another as the nearest to any key, drop all adverts, and return empty pages."""
     able = [number for number in range(field.count) if number not in field.spared]
     field.lying = frozenset(field.rng.sample(able, round(field.count * SHARE)))
-    sky = field.sky or Sky(field.population, field.world.dead)
+    sky = field.sky or NodeDirectory(field.population, field.world.dead)
 
     def named(key: bytes, count: int) -> tuple[index_messages.ContactInfo, ...]:
         near = sky.nearest(int.from_bytes(key[:8], "big"), count, field.lying.__contains__)

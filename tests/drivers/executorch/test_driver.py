@@ -23,7 +23,7 @@ from drivers.contract.base import (
 )
 from drivers.executorch.driver import ExecuTorchDriver
 from drivers.executorch.program import BOUNDED
-from drivers.executorch.samples import MadeCall, MadeValue, chain, double, write
+from drivers.executorch.samples import SampleCall, SampleValue, chain, double, write
 from drivers.executorch.units import CPU, library
 from protocol.formats.model_files import ModelFormat, read_format
 from tests.drivers.executorch.doubles import DoubledLibrary, doubled
@@ -31,10 +31,12 @@ from tests.drivers.executorch.doubles import DoubledLibrary, doubled
 
 def program(sizes: tuple[int, ...] = (1, 4), **changes: Any) -> bytes:
     """A program that computes y from x with one operator."""
-    made = {"dynamism": 0, "type": 6, "call": MadeCall((0, 1, 2, 2)), "keywords": ("x",), **changes}
-    x = MadeValue(sizes, dynamism=made["dynamism"], type=made["type"])
-    weights = MadeValue((4, 4), b"" if made.get("external") else bytes(64), external=made.get("external", ""))
-    values = [x, weights, MadeValue(sizes, dynamism=made["dynamism"])]
+    made = {"dynamism": 0, "type": 6, "call": SampleCall((0, 1, 2, 2)), "keywords": ("x",), **changes}
+    x = SampleValue(sizes, dynamism=made["dynamism"], type=made["type"])
+    weights = SampleValue(
+        (4, 4), b"" if made.get("external") else bytes(64), external=made.get("external", "")
+    )
+    values = [x, weights, SampleValue(sizes, dynamism=made["dynamism"])]
     return write(values, [made["call"]], [0], [2], made.get("method", "forward"), made["keywords"])
 
 
@@ -103,7 +105,7 @@ def test_there_is_nothing_to_compare_with_unless_outputs_depend_on_what_memory_h
 def test_a_program_with_a_state_is_not_compared(saved: Any) -> None:
     checked = one(run(saved(program()), DoubledLibrary(state=1.0)), CheckReport)
     assert (checked.agrees, "differently each time" in checked.note) == (None, True)
-    copying = saved(program(call=MadeCall((0, 1, 2), "aten::copy_", "")))
+    copying = saved(program(call=SampleCall((0, 1, 2), "aten::copy_", "")))
     events = run(copying)
     assert "keeps a state" in one(events, CheckReport).note
     assert any("keeps a state" in note for note in one(events, ModelDescription).notes)
@@ -149,11 +151,14 @@ def test_sizes_that_the_program_cannot_have_are_refused_before_it_is_loaded(save
     ("changes", "told"),
     [
         (
-            {"call": MadeCall((0, 2), backend="QnnBackend")},
+            {"call": SampleCall((0, 2), backend="QnnBackend")},
             r"leaves parts of it to QnnBackend.*XnnpackPartitioner",
         ),
-        ({"call": MadeCall((0, 2), backend="OpenvinoBackend")}, r"leaves parts of it to OpenvinoBackend"),
-        ({"call": MadeCall((0, 2), "mine::op")}, r"operators that this runtime lacks: mine::op\.out; export"),
+        ({"call": SampleCall((0, 2), backend="OpenvinoBackend")}, r"leaves parts of it to OpenvinoBackend"),
+        (
+            {"call": SampleCall((0, 2), "mine::op")},
+            r"operators that this runtime lacks: mine::op\.out; export",
+        ),
         ({"external": "net.weight"}, r"'net\.weight' are in another file \(\.ptd\): export"),
         ({"type": 8}, r"input 'x' is of ExecuTorch's type 8, which cannot be generated"),
     ],
@@ -166,7 +171,7 @@ def test_what_this_runtime_cannot_run_is_refused_with_what_to_do(saved: Any, cha
 
 
 def test_parts_of_xnnpack_are_named(saved: Any) -> None:
-    model = saved(program(call=MadeCall((0, 2), backend="XnnpackBackend")))
+    model = saved(program(call=SampleCall((0, 2), backend="XnnpackBackend")))
     described = one(run(model), ModelDescription)
     assert described.providers == ("XNNPACK",)
     assert [(each.op, each.provider) for each in described.operators] == [("XnnpackBackend", "XNNPACK")]

@@ -13,7 +13,7 @@ import pytest
 
 from drivers.contract.base import Unfit
 from drivers.executorch.program import BOUNDED, ProgramTensor, leaf_names, read_program
-from drivers.executorch.samples import MadeCall, MadeValue, chain, write
+from drivers.executorch.samples import SampleCall, SampleValue, chain, write
 from drivers.executorch.xnnpack import read_nodes
 from drivers.local.flat_write import FlatWriter
 from protocol.formats.model_files import FormatError
@@ -32,11 +32,11 @@ def call(args: list[Any], keywords: Mapping[str, Any]) -> str:
 
 def test_a_program_is_read_with_its_operators_and_parts(tmp_path: Path) -> None:
     values = [
-        MadeValue((4, 8), dynamism=BOUNDED),
-        MadeValue((8, 8), bytes(256)),
-        MadeValue((4, 8), dynamism=BOUNDED),
+        SampleValue((4, 8), dynamism=BOUNDED),
+        SampleValue((8, 8), bytes(256)),
+        SampleValue((4, 8), dynamism=BOUNDED),
     ]
-    calls = [MadeCall((0, 1, 2, 2)), MadeCall((2, 1, 2, 2)), MadeCall((2, 2), backend="XnnpackBackend")]
+    calls = [SampleCall((0, 1, 2, 2)), SampleCall((2, 1, 2, 2)), SampleCall((2, 2), backend="XnnpackBackend")]
     path = tmp_path / "m.pte"
     path.write_bytes(write(values, calls, [0], [2], keywords=("input_ids",)))
     plan = read_program(path)
@@ -48,7 +48,7 @@ def test_a_program_is_read_with_its_operators_and_parts(tmp_path: Path) -> None:
 
 def test_the_only_method_is_run_and_others_have_to_be_forward(tmp_path: Path) -> None:
     path = tmp_path / "m.pte"
-    values = [MadeValue((1,)), MadeValue((1,))]
+    values = [SampleValue((1,)), SampleValue((1,))]
     path.write_bytes(write(values, [], [0], [1], method="encode"))
     assert read_program(path).method == "encode"
     path.write_bytes(write(values, [], [0], [1], method=""))
@@ -119,7 +119,7 @@ def test_broken_programs_are_called_that(tmp_path: Path, content: bytes) -> None
 
 def test_sizes_below_zero_are_impossible(tmp_path: Path) -> None:
     path = tmp_path / "m.pte"
-    path.write_bytes(write([MadeValue((-2, -2)), MadeValue((1,))], [], [0], [1]))
+    path.write_bytes(write([SampleValue((-2, -2)), SampleValue((1,))], [], [0], [1]))
     with pytest.raises(FormatError, match="impossible sizes"):
         read_program(path)
 

@@ -6,7 +6,7 @@ import pytest
 
 from drivers.contract.base import Unfit, Unshaped, WorkOrder, WrongUnit
 from drivers.inputs.feeds import Shapes, find_runnable
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 
 INPUT = Input("x", "float", ("batch", 8))
 

@@ -15,7 +15,7 @@ from drivers.llamacpp.driver import LlamaCppDriver
 from drivers.llamacpp.library import LlamaLog
 from drivers.llamacpp.samples import transformer
 from drivers.llamacpp.units import CPU, GPU, UNITS, GgmlDevice, first_gpu, show_only, verify_offload
-from protocol.formats.frameworks import RUN_BY, framework_of
+from protocol.formats.frameworks import FORMATS_BY_FRAMEWORK, framework_of
 from protocol.formats.model_files import ModelFormat, read_format
 from scheduler.campaign.fields import UNITS as KNOWN
 
@@ -34,7 +34,7 @@ def build(gpu: bool) -> Any:
 
 def test_its_units_and_formats_are_those_that_campaigns_know() -> None:
     assert set(UNITS) <= set(KNOWN)
-    assert all(formats_of(LlamaCppDriver()) == RUN_BY[framework_of(unit)] for unit in UNITS)
+    assert all(formats_of(LlamaCppDriver()) == FORMATS_BY_FRAMEWORK[framework_of(unit)] for unit in UNITS)
 
 
 def test_a_gpu_is_asked_for_by_name_and_never_replaced() -> None:

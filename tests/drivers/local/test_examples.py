@@ -23,7 +23,7 @@ from drivers.contract.base import (
     Unfit,
     WorkOrder,
 )
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 from drivers.launch.launch import Launch, Zygote, measure
 from drivers.local import examples as local_examples
 from drivers.measure.stopping import LaunchSpec, MeasureJob

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from drivers.contract.base import Unfit
-from drivers.local.greedy import answer, room_of
+from drivers.local.greedy import answer, context_for_answer
 from drivers.local.tokens import Tokens
 
 
@@ -61,7 +61,7 @@ class Numbers:
 def test_an_answer_goes_on_to_its_end_or_as_far_as_it_may(end: int, most: int, text: str) -> None:
     session, words = Counting(), Numbers(end)
     prompt = words.prompt("7 3")
-    room_of(prompt, most, 0)
+    context_for_answer(prompt, most, 0)
     assert answer(session, words, prompt, most) == text
     assert session.seen[:2] == [7, 3], "nothing of what was timed is before the prompt"
     assert len(session.seen) < len(prompt) + most, "the last token is not decoded"
@@ -69,8 +69,8 @@ def test_an_answer_goes_on_to_its_end_or_as_far_as_it_may(end: int, most: int, t
 
 def test_what_does_not_fit_the_context_is_said() -> None:
     prompt = np.arange(5, dtype=np.int32)
-    assert room_of(prompt, 3, 8) == room_of(prompt, 3, 0) == 8
+    assert context_for_answer(prompt, 3, 8) == context_for_answer(prompt, 3, 0) == 8
     with pytest.raises(Unfit, match="prompt of 5 tokens and an answer of up to 3 are more than the 7 tokens"):
-        room_of(prompt, 3, 7)
+        context_for_answer(prompt, 3, 7)
     with pytest.raises(Unfit, match="no tokens"):
-        room_of(prompt[:0], 3, 7)
+        context_for_answer(prompt[:0], 3, 7)

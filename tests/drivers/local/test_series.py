@@ -10,9 +10,9 @@ import numpy as np
 
 from drivers.contract.base import Event, RunFindings, WorkOrder
 from drivers.inputs.feeds import Shapes
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 from drivers.local.driver import LocalDriver
-from drivers.local.model import LocalModel, Prepared, RanOn
+from drivers.local.model import ExecutionPlace, LocalModel, Prepared
 from drivers.measure.timing import TimedCalls
 
 
@@ -34,8 +34,8 @@ class CountingModel(LocalModel):
     def series(self) -> dict[str, tuple[int, ...]]:
         return {"ttft": (7, 8)}
 
-    def ran_on(self, prepared: Prepared) -> RanOn:
-        return RanOn(self.order.unit, ("plain",))
+    def ran_on(self, prepared: Prepared) -> ExecutionPlace:
+        return ExecutionPlace(self.order.unit, ("plain",))
 
     def notes(self, prepared: Prepared) -> list[str]:
         return []

@@ -15,8 +15,8 @@ from drivers.local.tokens import (
     PROMPTS_NS,
     TokenLoop,
     bench_words,
+    context_for_shapes,
     inputs_of,
-    room_for,
     sized,
     time_prompts,
     time_tokens,
@@ -69,11 +69,11 @@ def test_what_cannot_be_measured_is_refused_with_the_right_form() -> None:
     with pytest.raises(Unshaped, match="write batch: 1"):
         sized(WorkOrder("m.gguf", "u", batch=4))
     with pytest.raises(Unshaped, match=r"generate: 0 tokens.*dims: \{generate: 128\}"):
-        room_for(shapes(generate=0), 17)
+        context_for_shapes(shapes(generate=0), 17)
     with pytest.raises(Unshaped, match=r"more than llama.cpp can count"):
-        room_for(shapes(depth=2**31), 17)
-    assert room_for(shapes(depth=1000, prompt=4, generate=5), 17) == 1017
-    assert room_for(shapes(depth=1000), 17) == 1512
+        context_for_shapes(shapes(depth=2**31), 17)
+    assert context_for_shapes(shapes(depth=1000, prompt=4, generate=5), 17) == 1017
+    assert context_for_shapes(shapes(depth=1000), 17) == 1512
 
 
 def test_an_inference_is_one_token_and_going_back_is_not_timed() -> None:

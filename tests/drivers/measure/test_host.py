@@ -66,9 +66,9 @@ def test_others_took_what_was_neither_idle_nor_stolen_nor_ours() -> None:
 
 
 def test_our_own_processes_are_taken_off_and_no_share_is_below_nothing() -> None:
-    assert host.without(0.3, cpu_s=0.2, span_s=1.0, processors=2) == pytest.approx(0.2)
-    assert host.without(0.05, cpu_s=0.2, span_s=1.0, processors=2) == 0.0
-    assert host.without(None, 0.2, 1.0, 2) is None
+    assert host.subtract_own_share(0.3, cpu_s=0.2, span_s=1.0, processors=2) == pytest.approx(0.2)
+    assert host.subtract_own_share(0.05, cpu_s=0.2, span_s=1.0, processors=2) == 0.0
+    assert host.subtract_own_share(None, 0.2, 1.0, 2) is None
 
 
 def test_the_share_that_was_stalled_is_of_the_wall_time() -> None:

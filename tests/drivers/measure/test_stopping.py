@@ -24,7 +24,7 @@ from drivers.measure.stopping import (
     half_width,
     shares,
 )
-from protocol.formats.turns import UNHURRIED
+from protocol.formats.turns import MIN_COMPARISON_LAUNCHES
 from results.row.stats import centre, interval_rank
 
 MS = 1_000_000
@@ -189,7 +189,12 @@ def test_what_cannot_be_planned_is_refused_in_one_line(order: WorkOrder) -> None
 
 @pytest.mark.parametrize(
     ("lasts_s", "budget_s", "launches"),
-    [(10.0, 1000.0, UNHURRIED), (2.0, 1000.0, 90), (2.0, 60.0, 30), (5.0, 1000.0, UNHURRIED)],
+    [
+        (10.0, 1000.0, MIN_COMPARISON_LAUNCHES),
+        (2.0, 1000.0, 90),
+        (2.0, 60.0, 30),
+        (5.0, 1000.0, MIN_COMPARISON_LAUNCHES),
+    ],
 )
 def test_a_comparison_without_an_answer_hurries_after_some_launches(
     lasts_s: float, budget_s: float, launches: int

@@ -27,7 +27,7 @@ from drivers.contract.base import (
     WorkOrder,
 )
 from drivers.contract.hardware import logical_cpus
-from drivers.inputs.made import Input, make
+from drivers.inputs.synthetic import Input, make
 from drivers.launch.launch import Zygote, measure
 from drivers.onnx.session import TINY_MODEL, provider_for, verify_provider
 from drivers.onnx.units import CPU

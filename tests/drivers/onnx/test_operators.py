@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from drivers.contract.base import OperatorReport
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 from drivers.onnx import session as edge
 from drivers.onnx.operators import (
     AssignedNode,

@@ -20,7 +20,7 @@ from drivers.launch.device_lock import FreeDevice
 from drivers.launch.launch import Zygote, measure
 from drivers.launch.reaper import poll
 from drivers.launch.zygote import IDLE_MS, MIN_READY, RECENT_S, fits, pause_ms, prefork_of, ready_for
-from drivers.measure.family import children
+from drivers.measure.process_tree import children
 from drivers.openai.driver import ApiDriver
 from drivers.sandbox.enter import Tier
 from drivers.sandbox.mounts import MountPlan, plan

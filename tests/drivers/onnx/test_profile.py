@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drivers.inputs.made import Input
-from drivers.local.model import RanOn
+from drivers.inputs.synthetic import Input
+from drivers.local.model import ExecutionPlace
 from drivers.onnx import session as edge
 from drivers.onnx.operators import SessionFacts, read_profile
 from drivers.onnx.profile import profile, unit_that_ran
@@ -46,15 +46,17 @@ def test_a_profile_that_says_nothing_says_nothing(text: str) -> None:
 
 
 def test_a_unit_on_which_no_operator_ran_is_not_the_one_that_ran() -> None:
-    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 3}) == RanOn("CPU (ONNX)", (CPU,))
+    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 3}) == ExecutionPlace("CPU (ONNX)", (CPU,))
     copies_alone = read_profile(json.dumps([ran("a", CUDA, "MemcpyFromHost"), ran("b", CPU)]))
     assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), SessionFacts(copies_alone).nodes).unit == "CPU (ONNX)"
 
 
 def test_operators_that_ran_elsewhere_are_reported() -> None:
     result = unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 30, CUDA: 10})
-    assert result == RanOn(GPU_UNIT, (CUDA, CPU), ("30 of 40 operators ran on CPUExecutionProvider",))
-    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CUDA: 10}) == RanOn(GPU_UNIT, (CUDA,))
+    assert result == ExecutionPlace(
+        GPU_UNIT, (CUDA, CPU), ("30 of 40 operators ran on CPUExecutionProvider",)
+    )
+    assert unit_that_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CUDA: 10}) == ExecutionPlace(GPU_UNIT, (CUDA,))
 
 
 def test_without_a_profile_the_row_says_that_it_does_not_know() -> None:

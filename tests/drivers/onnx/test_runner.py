@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from drivers.contract.base import Crashed, DriverError, OutOfMemory, Unfit, WrongUnit
 from drivers.contract.boot import folder
-from drivers.inputs.made import Input, make
+from drivers.inputs.synthetic import Input, make
 from drivers.native import library
 from drivers.native.ort_api import Runtime
 from drivers.onnx import session as edge

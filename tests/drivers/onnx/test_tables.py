@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from drivers.contract.base import Limits, ModelDescription, WorkOrder
-from drivers.inputs.made import Input, make
+from drivers.inputs.synthetic import Input, make
 from drivers.launch.launch import Zygote, measure
 from protocol.formats.model_files import FormatError
 from protocol.formats.onnx import read_depth, read_graph, read_table_rows

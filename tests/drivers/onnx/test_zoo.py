@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from drivers.contract.base import CheckReport, Limits, MeasureReport, ModelDescription, WorkOrder
-from drivers.inputs.made import DTYPES, NARROW, Input, make
+from drivers.inputs.synthetic import DTYPES, NARROW, Input, make
 from drivers.launch.launch import Zygote, measure
 from drivers.native.ort_api import NUMBERS
 from drivers.onnx.runner import from_bytes, packed

@@ -7,7 +7,7 @@ import pytest
 from drivers.contract.base import WrongUnit
 from drivers.openvino.driver import OpenVinoDriver
 from drivers.openvino.units import CPU, KINDS, device_for, precision_note, settings, verify_devices
-from protocol.formats.frameworks import RUN_BY
+from protocol.formats.frameworks import FORMATS_BY_FRAMEWORK
 from scheduler.campaign.fields import UNITS
 from tests.drivers.openvino.doubles import CoreDouble, runtime_double
 
@@ -17,7 +17,7 @@ GPU, NPU = "GPU (OpenVINO)", "NPU (OpenVINO)"
 def test_the_units_are_ones_that_campaigns_know_and_the_formats_those_of_the_framework() -> None:
     assert set(KINDS) == {CPU, GPU, NPU}
     assert set(KINDS) <= set(UNITS)
-    assert OpenVinoDriver.formats == RUN_BY["OpenVINO"]
+    assert OpenVinoDriver.formats == FORMATS_BY_FRAMEWORK["OpenVINO"]
 
 
 def test_a_unit_has_the_first_device_of_its_kind() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drivers.local.model import RanOn
+from drivers.local.model import ExecutionPlace
 from drivers.torch.placement import Operand, device_of, unit_that_ran
 from drivers.torch.units import CPU, GPU
 
@@ -32,14 +32,14 @@ def test_an_operator_ran_where_its_outputs_are_unless_it_only_moves_or_makes_a_n
 
 
 def test_a_model_that_computes_on_the_cpu_did_not_run_on_the_gpu() -> None:
-    assert unit_that_ran(GPU, "cuda:0", SHOWN, {"cpu": 3}) == RanOn(CPU, ("cpu",))
+    assert unit_that_ran(GPU, "cuda:0", SHOWN, {"cpu": 3}) == ExecutionPlace(CPU, ("cpu",))
     assert unit_that_ran(GPU, "mps", "mps", {"cpu": 3}).unit == CPU
 
 
 def test_operators_that_ran_elsewhere_are_reported() -> None:
     result = unit_that_ran(GPU, "cuda:0", SHOWN, {"cpu": 3, "cuda": 5})
-    assert result == RanOn(GPU, (SHOWN, "cpu"), ("3 of 8 operators ran on the cpu",))
-    assert unit_that_ran(GPU, "cuda:0", SHOWN, {"cuda": 5}) == RanOn(GPU, (SHOWN,))
+    assert result == ExecutionPlace(GPU, (SHOWN, "cpu"), ("3 of 8 operators ran on the cpu",))
+    assert unit_that_ran(GPU, "cuda:0", SHOWN, {"cuda": 5}) == ExecutionPlace(GPU, (SHOWN,))
 
 
 def test_what_torch_does_not_report_is_said() -> None:

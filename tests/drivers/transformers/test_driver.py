@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from drivers.contract.base import UnitInfo, WrongUnit
-from drivers.local.model import RanOn
+from drivers.local.model import ExecutionPlace
 from drivers.torch.placement import unit_that_ran
 from drivers.torch.units import device_for, working_units
 from drivers.transformers import driver
 from drivers.transformers.driver import TransformersDriver
 from drivers.transformers.units import CPU, GPU, UNITS
-from protocol.formats.frameworks import RUN_BY, framework_of
+from protocol.formats.frameworks import FORMATS_BY_FRAMEWORK, framework_of
 
 
 def torch(answer: float = 42.0) -> Any:
@@ -48,8 +48,12 @@ def test_its_units_are_devices_of_torch_and_no_other_drivers_are() -> None:
         device_for(torch(), GPU, units=UNITS)
     with pytest.raises(WrongUnit, match=r"this driver has CPU \(Transformers\), GPU \(Transformers\)"):
         device_for(torch(), "CPU (Torch)", units=UNITS)
-    assert unit_that_ran(GPU, "cuda:0", "cuda: card", {"cpu": 3}) == RanOn(CPU, ("cpu",))
+    assert unit_that_ran(GPU, "cuda:0", "cuda: card", {"cpu": 3}) == ExecutionPlace(CPU, ("cpu",))
 
 
 def test_its_formats_are_those_that_its_units_run() -> None:
-    assert TransformersDriver.formats == RUN_BY[framework_of(CPU)] == RUN_BY[framework_of(GPU)]
+    assert (
+        TransformersDriver.formats
+        == FORMATS_BY_FRAMEWORK[framework_of(CPU)]
+        == FORMATS_BY_FRAMEWORK[framework_of(GPU)]
+    )

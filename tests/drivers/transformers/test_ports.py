@@ -9,7 +9,7 @@ import pytest
 
 from drivers.contract.base import Unfit, Unshaped, WorkOrder
 from drivers.inputs.feeds import shapes_of
-from drivers.inputs.made import Input
+from drivers.inputs.synthetic import Input
 from drivers.transformers.ports import inputs_of
 
 

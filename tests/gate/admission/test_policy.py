@@ -21,7 +21,7 @@ from swarm.base.home import Home
 from swarm.net.cost import PeerClass
 from swarm.net.identity import Identity, load_or_create
 from swarm.pools.enrolment import PoolEnrolment, invite, invite_peer, revoke
-from swarm.pools.manifests import with_member, without
+from swarm.pools.manifests import revoke_peers, with_member
 from swarm.pools.owner import MemberTerms, OwnPool, create_pool
 from swarm.pools.tokens import Grant, delegate, issue
 
@@ -163,7 +163,7 @@ def test_an_interrupted_revocation_leaves_no_ticket_open_and_is_finished_by_repe
 
 def test_revoking_a_revoked_member_closes_its_ticket_all_the_same(home: Home) -> None:
     pool, _ = joined_by_ticket(home)
-    pool.change(lambda manifest: without(manifest, (BEN.peer_id,), START))
+    pool.change(lambda manifest: revoke_peers(manifest, (BEN.peer_id,), START))
     assert "already" in revoke(pool, BEN.peer_id, START)[0]
     assert pool.open_tickets(START) == ()
 
@@ -262,7 +262,7 @@ async def test_a_revoked_peer_is_no_visitor_before_or_after_it_shows_its_token(
         for peer, message in shown.items():
             assert isinstance(gate.authenticate(peer, message), CredentialsReply)
             assert gate.admits(peer)
-        pool.change(lambda manifest: without(manifest, (EVE.peer_id,), START))
+        pool.change(lambda manifest: revoke_peers(manifest, (EVE.peer_id,), START))
         nursery.cancel_scope.cancel()
     async with trio.open_nursery() as nursery:
         await nursery.start(gate.run)  # it reads the pools again

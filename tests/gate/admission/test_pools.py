@@ -30,7 +30,7 @@ from swarm.base.home import Home
 from swarm.net.identity import Identity, distance, load_or_create, routing_key
 from swarm.pools.enrolment import invite_peer, revoke
 from swarm.pools.home_pool import home_pool
-from swarm.pools.manifests import find_member, sign_manifest, verified, without
+from swarm.pools.manifests import find_member, revoke_peers, sign_manifest, verified
 from swarm.pools.membership import joined_pools, membership_of, stored_manifest
 from swarm.pools.owner import MemberTerms
 from swarm.pools.server import MAX_FOREIGN, ManifestRegistry, PoolServer
@@ -81,7 +81,7 @@ async def test_every_member_hears_within_one_poll_that_somebody_was_revoked(
         ann = await field.join("ann", field.ticket(Role.SUBMIT), Role.SUBMIT)
         await trio.sleep(SOON_S)
         field.gate.following.cancel()  # it does not push, and answers from what is on its disk
-        revoked = field.pool.change(lambda m: without(m, (ann.peer,), wall()))
+        revoked = field.pool.change(lambda m: revoke_peers(m, (ann.peer,), wall()))
         await trio.sleep(ONE_POLL_S)
         for worker in workers:
             assert holds(worker, field) == revoked.number
@@ -106,7 +106,7 @@ async def test_who_was_revoked_is_refused_at_every_worker_within_one_poll(
             permits.update(ann.manifests[-1])
             assert isinstance(permits.check(ann.peer, verb), CallPermission)
         field.gate.following.cancel()
-        field.pool.change(lambda m: without(m, (ann.peer,), wall()))
+        field.pool.change(lambda m: revoke_peers(m, (ann.peer,), wall()))
         await trio.sleep(ONE_POLL_S)
         for worker in workers:
             assert permissions[worker.peer].update(worker.manifests[-1]) == (ann.peer,)
@@ -125,7 +125,7 @@ async def test_a_running_gate_tells_the_workers_at_once_what_another_process_too
     async with pool_field(tmp_path) as field:
         workers = [await field.join(f"worker-{n}", field.ticket(Role.WORKER)) for n in (1, 2)]
         await trio.sleep(SOON_S)
-        revoked = field.pool.change(lambda m: without(m, (Identity.from_seed("bad").peer_id,), wall()))
+        revoked = field.pool.change(lambda m: revoke_peers(m, (Identity.from_seed("bad").peer_id,), wall()))
         await trio.sleep(SOON_S)
         assert [holds(worker, field) for worker in workers] == [revoked.number] * 2
 
@@ -138,12 +138,14 @@ async def test_a_gate_restored_from_an_old_copy_is_heard_again_when_it_takes_som
         old = (field.pool.folder / "manifest").read_bytes()
         await trio.sleep(SOON_S)
         for name in ("bad", "worse"):
-            field.pool.change(lambda m, name=name: without(m, (Identity.from_seed(name).peer_id,), wall()))
+            field.pool.change(
+                lambda m, name=name: revoke_peers(m, (Identity.from_seed(name).peer_id,), wall())
+            )
         await trio.sleep(SOON_S)
         before = holds(worker, field)
         write_durably(field.pool.folder / "manifest", old)
         worst = Identity.from_seed("worst").peer_id
-        field.pool.change(lambda m: without(m, (worst,), wall()))
+        field.pool.change(lambda m: revoke_peers(m, (worst,), wall()))
         assert field.pool.manifest().number < before
         await trio.sleep(SOON_S)
         assert holds(worker, field) > before
@@ -157,7 +159,7 @@ async def test_a_push_reaches_gate_and_workers_and_counts_them(
         workers = [await field.join(f"worker-{n}", field.ticket(Role.WORKER)) for n in (1, 2)]
         visitor = await field.passer_by("visitor")
         await trio.sleep(SOON_S)
-        revoked = field.pool.change(lambda m: without(m, (Identity.from_seed("bad").peer_id,), wall()))
+        revoked = field.pool.change(lambda m: revoke_peers(m, (Identity.from_seed("bad").peer_id,), wall()))
         async with trio.open_nursery() as nursery:
             client = visitor.client(nursery)
             received = await client.spread(field.gates, field.pool.signed())
@@ -175,7 +177,9 @@ async def test_members_find_the_manifest_at_holders_while_the_gate_is_down(
         for number in range(3):
             await field.passer_by(f"passer-{number}")
         await trio.sleep(SOON_S)
-        number = field.pool.change(lambda m: without(m, (Identity.from_seed("bad").peer_id,), wall())).number
+        number = field.pool.change(
+            lambda m: revoke_peers(m, (Identity.from_seed("bad").peer_id,), wall())
+        ).number
         await trio.sleep(SOON_S)
         assert holds(first, field) == number
         field.swarm.kill(field.gate.peer)
@@ -194,7 +198,7 @@ async def test_a_revoked_peer_joins_by_no_ticket_and_is_not_renewed(
         await trio.sleep(SOON_S)
         (joined,) = joined_pools(ann.home, Role.SUBMIT)
         old = ann.manifests[-1]
-        field.pool.change(lambda m: without(m, (ann.peer,), wall()))
+        field.pool.change(lambda m: revoke_peers(m, (ann.peer,), wall()))
         async with trio.open_nursery() as nursery:
             client = ann.client(nursery)
             with pytest.raises(NotPermitted, match="revoked"):
@@ -276,7 +280,7 @@ async def test_a_forged_manifest_cuts_its_bearer_off_and_an_older_one_changes_no
         worker = await field.join("worker", field.ticket(Role.WORKER))
         await trio.sleep(SOON_S)
         old = field.pool.signed()
-        field.pool.change(lambda m: without(m, (Identity.from_seed("bad").peer_id,), wall()))
+        field.pool.change(lambda m: revoke_peers(m, (Identity.from_seed("bad").peer_id,), wall()))
         await trio.sleep(SOON_S)
         now = holds(worker, field)
         liar = await field.passer_by("liar")
@@ -368,7 +372,7 @@ def test_many_small_manifests_of_strangers_do_not_push_out_one_that_is_asked_for
 
 def test_the_registry_stores_only_what_its_pool_signed_and_only_newer() -> None:
     key, news = Identity.from_seed("pool"), list[int]()
-    registry = ManifestRegistry(news=lambda manifest, signed: news.append(manifest.number))
+    registry = ManifestRegistry(on_manifest=lambda manifest, signed: news.append(manifest.number))
     registry.followed.add(key.peer_id)
     for number in (3, 2, 3, 5):
         signed = sign_manifest(key, PoolManifest(pool=key.peer_id, name="p", number=number))
@@ -467,6 +471,6 @@ async def test_the_scheduler_of_a_home_without_a_gate_spreads_what_its_pool_revo
         shed = await field.join("shed", ticket)
         await field.scheduler("ada", home)
         await trio.sleep(SOON_S)
-        revoked = pool.change(lambda m: without(m, (ann,), wall()))
+        revoked = pool.change(lambda m: revoke_peers(m, (ann,), wall()))
         await trio.sleep(ONE_POLL_S)
         assert shed.manifests[-1] == revoked

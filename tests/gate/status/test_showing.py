@@ -17,7 +17,7 @@ from protocol.messages.pool import EnrolRequest, ManifestMessage, PoolMember
 from protocol.words import Reason, Role
 from swarm.base.durable import write_durably
 from swarm.net.identity import Identity
-from swarm.pools.manifests import find_member, verified, without
+from swarm.pools.manifests import find_member, revoke_peers, verified
 from swarm.pools.membership import join_pool, joined_pools, stored_manifest
 from swarm.pools.service import ALONE_LOOK_S, LOOK_S, POLL_S, Aside, PoolNode
 from tests.gate.field import Field, Node, inline, pool_field, wall
@@ -146,7 +146,7 @@ async def test_a_member_that_is_revoked_goes_on_serving_others(
                 nursery.start_soon(node.run)
                 await trio.sleep(SOON_S)
                 assert find_member(node.registry.manifest(field.pool.id), ann.peer, Role.SUBMIT, wall())
-                field.pool.change(lambda m: without(m, (ann.peer,), wall()))
+                field.pool.change(lambda m: revoke_peers(m, (ann.peer,), wall()))
         assert looked.cancelled_caught
         assert not find_member(node.registry.manifest(field.pool.id), ann.peer, Role.SUBMIT, wall())
 
@@ -158,11 +158,13 @@ async def test_a_gate_that_cannot_catch_up_with_its_own_pool_says_so_and_goes_on
         worker = await field.join("worker", field.ticket(Role.WORKER))
         old = (field.pool.folder / "manifest").read_bytes()
         await trio.sleep(SOON_S)
-        field.pool.change(lambda m: without(m, [Identity.from_seed(n).peer_id for n in range(200)], wall()))
+        field.pool.change(
+            lambda m: revoke_peers(m, [Identity.from_seed(n).peer_id for n in range(200)], wall())
+        )
         await trio.sleep(SOON_S)
         write_durably(field.pool.folder / "manifest", old)
         field.pool.change(
-            lambda m: without(m, [Identity.from_seed(-n).peer_id for n in range(1, 200)], wall())
+            lambda m: revoke_peers(m, [Identity.from_seed(-n).peer_id for n in range(1, 200)], wall())
         )
         await trio.sleep(SOON_S)
         assert len(worker.manifests[-1].revoked) == 200
@@ -179,7 +181,7 @@ async def test_what_is_heard_counts_at_once_and_is_written_beside_the_event_loop
         slow = trio.Event()
         worker = await field.join("worker", field.ticket(Role.WORKER), aside=held_up(slow))
         await trio.sleep(SOON_S)
-        revoked = field.pool.change(lambda m: without(m, (Identity.from_seed("bad").peer_id,), wall()))
+        revoked = field.pool.change(lambda m: revoke_peers(m, (Identity.from_seed("bad").peer_id,), wall()))
         await trio.sleep(ONE_POLL_S)
         assert worker.manifests[-1] == revoked
         assert stored_manifest(worker.home, field.pool.id) is None
@@ -224,7 +226,9 @@ async def test_a_manifest_that_is_doubted_is_asked_for_again_before_its_turn(
     async with pool_field(tmp_path) as field:
         ann = await field.join("ann", field.ticket(Role.SUBMIT), Role.SUBMIT)
         await trio.sleep(SOON_S)
-        number = field.pool.change(lambda m: without(m, (Identity.from_seed("bad").peer_id,), wall())).number
+        number = field.pool.change(
+            lambda m: revoke_peers(m, (Identity.from_seed("bad").peer_id,), wall())
+        ).number
         await trio.sleep(1)
         assert holds(ann, field) < number
         ann.pools.doubt("another")

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
 )
 
 from node.capacity.allocations import (
-    HOLDS,
-    OCCUPIES,
+    DEVICE_OCCUPYING_STATES,
+    SLOT_HOLDING_STATES,
     Allocation,
     KillCommand,
     LedgerCommand,
@@ -359,11 +359,15 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def promises_hold(self) -> None:
         places = self.ledger.allocations()
-        assert sum(1 for p in places if p.state in HOLDS) <= self.slots, "never two live leases on one slot"
-        assert {p.lease for p in places if p.state in OCCUPIES} == self.running
+        assert sum(1 for p in places if p.state in SLOT_HOLDING_STATES) <= self.slots, (
+            "never two live leases on one slot"
+        )
+        assert {p.lease for p in places if p.state in DEVICE_OCCUPYING_STATES} == self.running
         assert self.ledger.queue <= 6
         assert all(
-            p.deadline is not None for p in places if p.state in HOLDS or p.state is LeaseState.QUEUED
+            p.deadline is not None
+            for p in places
+            if p.state in SLOT_HOLDING_STATES or p.state is LeaseState.QUEUED
         ), "every lease ends"
         of_bob = [p for p in places if p.request.principal == BOB and _counts(p)]
         assert len(of_bob) <= SLOTS_OF_BOB, "no more than the permission is for"
@@ -371,7 +375,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert sorted(line) == sorted(p.lease for p in places if p.state is LeaseState.QUEUED)
         quote = self.ledger.quote(self.now)
         for priority in (20, 60, 90):
-            ahead, start_s, preempts = self.ledger.outlook(ANN, priority, False, self.now)
+            ahead, start_s, preempts = self.ledger.estimate_wait(ANN, priority, False, self.now)
             assert 0 <= ahead <= self.ledger.queue
             assert quote.free == 0 or (ahead, start_s, preempts) == (0, 0.0, "")
 
@@ -389,7 +393,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 def _counts(place: Allocation) -> bool:
-    return place.state in HOLDS or place.state is LeaseState.QUEUED
+    return place.state in SLOT_HOLDING_STATES or place.state is LeaseState.QUEUED
 
 
 TestLedger = LedgerMachine.TestCase

@@ -257,18 +257,18 @@ def test_a_worker_that_is_held_back_within_a_grace_spares_the_run_and_has_nothin
 
 def test_an_outlook_says_how_many_go_before_how_long_it_takes_and_who_would_give_way() -> None:
     ledger = linked()
-    assert ledger.outlook(BOB, 50, False, 0.0) == (0, 0.0, "")
+    assert ledger.estimate_wait(BOB, 50, False, 0.0) == (0, 0.0, "")
     first = run_of(ledger, want(1, ANN))
     ledger.finish(first.lease, 4.0)
     low = run_of(ledger, want(2, ANN, priority=30), 4.0)
     ticket_of(ledger, want(3, ANN, queue=True, priority=35), 4.0)
-    assert ledger.outlook(BOB, 30, False, 5.0) == (1, 7.0, "")
-    assert ledger.outlook(BOB, 39, False, 5.0) == (0, 3.0, "")
-    assert ledger.outlook(BOB, 40, False, 5.0) == (0, PREEMPT_GRACE_S, "a run at priority 30")
-    assert ledger.outlook(BOB, 40, False, 5.0, sees_all=True)[2] == "c-Ann/2 at priority 30"
-    assert ledger.outlook(ANN, 40, False, 5.0)[2] == "c-Ann/2 at priority 30", "its own"
+    assert ledger.estimate_wait(BOB, 30, False, 5.0) == (1, 7.0, "")
+    assert ledger.estimate_wait(BOB, 39, False, 5.0) == (0, 3.0, "")
+    assert ledger.estimate_wait(BOB, 40, False, 5.0) == (0, PREEMPT_GRACE_S, "a run at priority 30")
+    assert ledger.estimate_wait(BOB, 40, False, 5.0, sees_all=True)[2] == "c-Ann/2 at priority 30"
+    assert ledger.estimate_wait(ANN, 40, False, 5.0)[2] == "c-Ann/2 at priority 30", "its own"
     ledger.timing(low.lease, True, 5.0)
-    assert ledger.outlook(BOB, 40, False, 5.0) == (
+    assert ledger.estimate_wait(BOB, 40, False, 5.0) == (
         0,
         3.0,
         "a run at priority 30, when its current timing ends",
@@ -278,7 +278,7 @@ def test_an_outlook_says_how_many_go_before_how_long_it_takes_and_who_would_give
     ledger.condition.drain("its owner paused it")
     assert ledger.quote(5.0).why == "its owner paused it"
     assert ledger.renew(ANN, [low], 5.0).why == "its owner paused it"
-    assert ledger.outlook(BOB, 40, False, 5.0) == (1, None, "")
+    assert ledger.estimate_wait(BOB, 40, False, 5.0) == (1, None, "")
 
 
 def test_many_racers_for_one_worker_never_overcommit_it_and_each_loser_learns_at_once_how_it_stands() -> None:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from node.cli.remote import HERE, OwnerReply, jobs_table, means, reply_json, status_line
+from node.cli.remote import HERE, OwnerReply, jobs_table, reply_json, status_line, word_matches_device
 from protocol.errors import Unreachable
 from protocol.formats.phase import Phase
 from protocol.messages.work import RunningJob, WorkerStatus
@@ -82,6 +82,6 @@ def test_jobs_fit_in_80_columns_with_their_principal() -> None:
 def test_a_word_names_a_device_by_name_id_or_end_of_peer_id() -> None:
     advert = Advert(peer=PEER, seq=1, device="d-1", name="lab-1")
     for word in ("lab-1", "d-1", PEER, PEER[-8:], "…" + PEER[-8:]):
-        assert means(word, advert), word
+        assert word_matches_device(word, advert), word
     for word in ("lab", PEER[-5:], "", "lab-2"):
-        assert not means(word, advert), word
+        assert not word_matches_device(word, advert), word

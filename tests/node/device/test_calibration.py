@@ -29,19 +29,19 @@ from drivers.micro import plan as micro
 from drivers.micro.micro import Killing
 from node.device.calibrate import CalibrationTools, RoundStop, gpu_kind, learn, make_round, wait_until_quiet
 from node.device.calibration import (
-    COMES_BACK,
     FLOOR_UNKNOWN,
     KEPT,
     MOST_FLOOR,
+    REMEASURED_LATER_NOTE,
+    CalibratedFigure,
     Calibration,
-    Known,
     MicroFigures,
     curves,
+    figure_of_round,
     figure_text,
     headline,
     joined,
     joined_figure,
-    known,
     spread_of,
     warm_after,
 )
@@ -336,7 +336,7 @@ def test_a_busy_host_is_waited_for_and_then_the_figures_say_that_they_are_of_one
     calibration = calibrate(device(), busy.tools(tmp_path))
     assert calibration.host.others_share == pytest.approx(1)
     assert (calibration.quiet, calibration.floors[CPU].quiet) == (False, False)
-    assert headline(calibration).endswith(COMES_BACK)
+    assert headline(calibration).endswith(REMEASURED_LATER_NOTE)
     assert 3 <= busy.now < 6
 
 
@@ -388,11 +388,11 @@ def test_a_round_that_is_stopped_kills_what_runs_and_makes_nothing_more(tmp_path
 # -- rounds --------------------------------------------------------------------------------------------------------------
 
 
-def of(*values: float, quiet: bool | None = True) -> Known:
+def of(*values: float, quiet: bool | None = True) -> CalibratedFigure:
     """A figure measured in these rounds."""
-    made: Known | None = None
+    made: CalibratedFigure | None = None
     for at, value in enumerate(values):
-        made = joined_figure(made, known(value, quiet, float(at)), max)
+        made = joined_figure(made, figure_of_round(value, quiet, float(at)), max)
     assert made is not None
     return made
 
@@ -410,7 +410,7 @@ def of(*values: float, quiet: bool | None = True) -> Known:
     ],
 )
 def test_a_quiet_round_replaces_busy_ones_and_a_busy_one_changes_nothing_that_is_quiet(
-    old: Known, new: Known, value: float, runs: int, quiet: bool | None
+    old: CalibratedFigure, new: CalibratedFigure, value: float, runs: int, quiet: bool | None
 ) -> None:
     made = joined_figure(old, new, max)
     assert made is not None
@@ -432,14 +432,17 @@ def calibrated(gflops: float, floor: int, at: float = 1.0, **changes: object) ->
         backend="numpy 2",
         threads=2,
         seconds=1.0,
-        figures={"fp32_gflops_max": known(gflops, quiet, at), "memory_gb_s": known(20.0, quiet, at)},
+        figures={
+            "fp32_gflops_max": figure_of_round(gflops, quiet, at),
+            "memory_gb_s": figure_of_round(20.0, quiet, at),
+        },
     )
     made = Calibration(
         fingerprint="0" * 64,
         at=at,
         timer_ns=40,
-        floors={CPU: known(floor, quiet, at)},
-        spreads={CPU: known(0.02, quiet, at)},
+        floors={CPU: figure_of_round(floor, quiet, at)},
+        spreads={CPU: figure_of_round(0.02, quiet, at)},
         micro=(micro,),
     )
     return made.model_copy(update=changes)
@@ -455,7 +458,7 @@ def test_rounds_join_to_the_best_speed_and_the_median_floor_and_say_how_many_the
 
 
 def test_a_busy_round_after_quiet_ones_only_adds_what_they_lack() -> None:
-    busy = calibrated(50, 3, 9.0, quiet=False, spreads={GPU: known(0.1, False, 9.0)})
+    busy = calibrated(50, 3, 9.0, quiet=False, spreads={GPU: figure_of_round(0.1, False, 9.0)})
     made = joined(calibrated(100, 7), busy)
     assert (made.rounds, made.at, made.quiet, made.floor(CPU)) == (1, 1.0, True, 7)
     assert (made.micro[0].figures["fp32_gflops_max"].value, list(made.spreads)) == (100, [CPU, GPU])
@@ -471,7 +474,10 @@ def test_curves_of_a_full_round_take_the_place_of_shorter_ones_and_what_failed_k
     assert (busy.full, busy.quiet, busy.floor(CPU)) == (True, False, 7), (
         "and what it lacks is measured when it is quiet"
     )
-    assert (busy.micro[0].figures["fp32_gflops_max"].value, headline(busy).endswith(COMES_BACK)) == (60, True)
+    assert (
+        busy.micro[0].figures["fp32_gflops_max"].value,
+        headline(busy).endswith(REMEASURED_LATER_NOTE),
+    ) == (60, True)
     assert joined(busy, calibrated(90, 8, full=True)).quiet is True
     newer = calibrated(80, 7).micro[0].model_copy(update={"backend": "numpy 3"})
     (one,) = joined(calibrated(100, 7), calibrated(80, 7, micro=(newer,))).micro
@@ -482,7 +488,7 @@ def test_curves_of_a_full_round_take_the_place_of_shorter_ones_and_what_failed_k
 
 
 def test_a_device_whose_launches_differ_too_much_says_so() -> None:
-    text = headline(calibrated(100, 7, spreads={CPU: known(0.2, True, 1.0)}))
+    text = headline(calibrated(100, 7, spreads={CPU: figure_of_round(0.2, True, 1.0)}))
     assert text.endswith("±2 % after more than 20 launches (CPU (ONNX))")
     assert [figure_text(of(96.0, 100.0)), figure_text(of(99.9, 100.0))] == ["100 ±2 %", "100 ±0.1 %"]
 

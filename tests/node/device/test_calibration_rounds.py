@@ -15,7 +15,7 @@ from drivers.contract.base import Crashed, Event, Limits, WorkOrder
 from node.device.calibrate import CalibrationLaunch, CalibrationTools
 from node.device.calibration import Calibration
 from node.device.calibration_file import calibration_file, read_calibration, write_calibration
-from node.device.calibration_rounds import OF_OLD, Calibrator, RoundEnd
+from node.device.calibration_rounds import LEGACY_FILE_NAME, Calibrator, RoundEnd
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
 from protocol.errors import ResourceError
@@ -103,14 +103,14 @@ async def test_two_homes_share_one_file_and_the_old_file_of_a_home_is_removed_wi
     lines: list[str] = []
     home = tmp_path / "home"
     home.mkdir()
-    (home / OF_OLD).write_text("{}")
+    (home / LEGACY_FILE_NAME).write_text("{}")
     first, second = calibrator(tmp_path), calibrator(tmp_path)
     await first.ensure(lines.append, old=home)
     assert (
         lines[0]
-        == f"removed {home / OF_OLD} of an earlier version: calibrations are now stored in {tmp_path}"
+        == f"removed {home / LEGACY_FILE_NAME} of an earlier version: calibrations are now stored in {tmp_path}"
     )
-    assert not (home / OF_OLD).exists()
+    assert not (home / LEGACY_FILE_NAME).exists()
     lines.clear()
     assert await second.ensure(lines.append, old=home) == first.current
     assert lines == []

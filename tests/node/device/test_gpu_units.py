@@ -30,7 +30,7 @@ from protocol.errors import LocalProtocolError, ResourceError, SettingsError
 from protocol.formats.frameworks import framework_of
 from protocol.formats.gpu_units import gpu_number, numbered, without_number
 from protocol.values.advert import MAX_ADVERT, UnitOffer, advert_body
-from protocol.values.match import as_seen
+from protocol.values.match import narrow_to_unit_gpu
 from protocol.values.requirement import Requirement, parse_clause
 
 PEER = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
@@ -190,7 +190,7 @@ def test_a_device_advertises_the_gpus_that_its_units_run_on_and_no_others(
     advert = build_advert(profile, PEER)
     assert [gpu.name for gpu in advert.gpus] == gpus
     for unit, number in units.items():
-        seen = as_seen(
+        seen = narrow_to_unit_gpu(
             Requirement(clauses=(parse_clause(f"units has {unit}"), parse_clause("vram > 0 B"))), advert
         )
         assert [gpu.name for gpu in seen.gpus] == [NVIDIA.gpus[number or 0].name]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from node.settings.rules import FORM, Rules, quiet_until, read_quiet, standing
+from node.settings.rules import FORM, Rules, quiet_until, read_quiet, why_not_serving
 
 MON_23 = datetime(2026, 11, 16, 23, 0, tzinfo=UTC)
 TUE_06 = datetime(2026, 11, 17, 6, 59, tzinfo=UTC)
@@ -42,7 +42,7 @@ def rules(*quiet: str, on_battery: bool = False) -> Rules:
     ],
 )
 def test_quiet_hours_are_shown_with_their_end(quiet: tuple[str, ...], now: datetime, why: str) -> None:
-    assert standing(rules(*quiet), now) == why
+    assert why_not_serving(rules(*quiet), now) == why
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_the_form_in_the_hint_is_valid() -> None:
 
 
 def test_on_battery_nothing_new_is_taken_unless_the_owner_says_so() -> None:
-    assert standing(rules(), MON_23, on_battery=True) == "on battery"
-    assert standing(rules(on_battery=True), MON_23, on_battery=True) == ""
-    assert standing(rules(), MON_23) == ""
+    assert why_not_serving(rules(), MON_23, on_battery=True) == "on battery"
+    assert why_not_serving(rules(on_battery=True), MON_23, on_battery=True) == ""
+    assert why_not_serving(rules(), MON_23) == ""
 
 
 def test_a_pause_is_reported_before_all_other_reasons() -> None:
-    held = standing(rules("22:00-07:00"), MON_23, on_battery=True, paused=True)
+    held = why_not_serving(rules("22:00-07:00"), MON_23, on_battery=True, paused=True)
     assert held == "paused by its owner"
 
 

@@ -10,7 +10,7 @@ from protocol.values.index_keys import (
     EVERYBODY,
     attributes_of,
     campaign_attribute,
-    implied,
+    index_alternatives,
     may_claim,
     named_peers,
     ram_bucket,
@@ -60,7 +60,7 @@ def test_a_worker_of_pools_lies_under_each_and_is_found_by_their_names() -> None
     assert may_claim(both, "pool:lab")
     assert not may_claim(both, "pool:other")
     expected = needs('pools has "lab two"')
-    assert ("pool:lab two",) in implied(expected)
+    assert ("pool:lab two",) in index_alternatives(expected)
     assert match(expected, both).fits
     assert not match(expected, advert(pools=("lab",))).fits
     assert not match(expected, advert()).fits
@@ -102,26 +102,30 @@ def test_ram_lies_in_the_bucket_of_its_power_of_two(ram: int) -> None:
 
 
 def test_a_unit_is_read_before_everybody() -> None:
-    assert implied(needs('units has "CPU (ONNX)"')) == (("unit:CPU (ONNX)",), (EVERYBODY,))
+    assert index_alternatives(needs('units has "CPU (ONNX)"')) == (("unit:CPU (ONNX)",), (EVERYBODY,))
 
 
 def test_memory_is_read_from_its_bucket_up() -> None:
     buckets = tuple(f"ram:{bucket}" for bucket in range(33, 43))
-    assert implied(needs("ram >= 8 GiB")) == (buckets, (EVERYBODY,))
-    assert implied(needs("ram >= 8 GiB", 'units has "NPU"')) == (("unit:NPU",), buckets, (EVERYBODY,))
-    assert implied(needs("ram >= 8 TiB"))[0] == ("ram:42",)
+    assert index_alternatives(needs("ram >= 8 GiB")) == (buckets, (EVERYBODY,))
+    assert index_alternatives(needs("ram >= 8 GiB", 'units has "NPU"')) == (
+        ("unit:NPU",),
+        buckets,
+        (EVERYBODY,),
+    )
+    assert index_alternatives(needs("ram >= 8 TiB"))[0] == ("ram:42",)
 
 
 def test_an_upper_limit_of_memory_is_no_way_to_read() -> None:
-    assert implied(needs("ram <= 8 GiB")) == ((EVERYBODY,),)
+    assert index_alternatives(needs("ram <= 8 GiB")) == ((EVERYBODY,),)
 
 
 def test_one_of_several_labels_is_read_from_all_of_them() -> None:
-    assert implied(needs("label.site in lab, attic"))[0] == ("label:site=lab", "label:site=attic")
+    assert index_alternatives(needs("label.site in lab, attic"))[0] == ("label:site=lab", "label:site=attic")
 
 
 def test_a_negated_or_vague_clause_is_no_way_to_read() -> None:
-    assert implied(needs("label.site != lab", "gpu ~ H100", 'soc ~ "Apple*"')) == ((EVERYBODY,),)
+    assert index_alternatives(needs("label.site != lab", "gpu ~ H100", 'soc ~ "Apple*"')) == ((EVERYBODY,),)
 
 
 def test_a_peer_that_is_asked_for_is_known() -> None:
@@ -172,5 +176,5 @@ def test_a_device_that_fits_is_found_by_every_way_of_reading(wanted: list[Clause
     requirement = Requirement(clauses=tuple(wanted))
     if match(requirement, device).fits:
         says = set(attributes_of(device))
-        for way in implied(requirement):
+        for way in index_alternatives(requirement):
             assert says & set(way), way

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from protocol.errors import CampaignError
 from results.analysis.matrix import Price, make_matrix, read_prices
-from results.analysis.pairs import pair_up, unlike
+from results.analysis.pairs import pair_up, why_not_comparable
 from results.export.csv import csv_lines
 from results.export.raw import RawResult, ResultEntry, json_lines
 from results.row.comparison import ComparisonVerdict
@@ -112,7 +112,7 @@ def test_devices_are_never_compared_by_different_models_or_units(model: str, uni
     ],
 )
 def test_rows_that_are_not_alike_are_not_compared_with_a_reason(changes: dict[str, Any], why: str) -> None:
-    assert unlike(row(), row(**changes)) == why
+    assert why_not_comparable(row(), row(**changes)) == why
     (pair,) = pair_up([entry(row())], [entry(row(**changes))])
     assert pair.comparison.why == (f"not compared: {why}" if why else pair.comparison.why)
     assert (pair.comparison.ratio is None) is bool(why)

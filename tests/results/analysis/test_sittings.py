@@ -8,7 +8,7 @@ import random
 import pytest
 
 from results.analysis.sittings import (
-    HeldIntervals,
+    IntervalCoverage,
     SittingFigure,
     coverage,
     coverage_of_devices,
@@ -93,7 +93,7 @@ def test_coverage_is_nominal_without_differences_between_sittings_and_poor_with_
     alike, apart = (
         sum(
             (coverage([drawn(rng, between, 0.01, at=n * DAY_S) for n in range(50)]) for _ in range(4)),
-            HeldIntervals(),
+            IntervalCoverage(),
         )
         for between in (0.0, 0.03)
     )
@@ -114,7 +114,7 @@ def test_coverage_of_three_sittings_is_that_of_many() -> None:
 
     for sittings, cells in ((3, 500), (8, 100)):
         held = sum(
-            (coverage([exact(n * DAY_S) for n in range(sittings)]) for _ in range(cells)), HeldIntervals()
+            (coverage([exact(n * DAY_S) for n in range(sittings)]) for _ in range(cells)), IntervalCoverage()
         )
         assert held.share == pytest.approx(0.95, abs=0.015)
 
@@ -124,7 +124,7 @@ def test_widened_by_the_margin_of_the_device_the_intervals_of_other_sittings_hol
     rng = random.Random(7)
     known = sum(
         (coverage([drawn(rng, between, 0.01, at=n * DAY_S) for n in range(50)]) for _ in range(4)),
-        HeldIntervals(),
+        IntervalCoverage(),
     )
     assert known.margin is not None
     factor, held = math.exp(known.margin), 0
@@ -147,7 +147,7 @@ def test_widened_by_the_margin_of_the_device_the_intervals_of_other_sittings_hol
 def test_a_margin_is_the_rank_that_one_more_sitting_is_within_in_95_percent(
     held: int, missed_by: tuple[float, ...], margin: float | None
 ) -> None:
-    assert HeldIntervals(held, held + len(missed_by), missed_by).margin == margin
+    assert IntervalCoverage(held, held + len(missed_by), missed_by).margin == margin
 
 
 def test_results_close_together_are_of_one_sitting() -> None:
@@ -178,7 +178,7 @@ def test_coverage_adds_up_over_a_device_and_is_said_from_five_sittings_on() -> N
     assert {device: each.sittings for device, each in held.items()} == {"a": 6, "b": 4}
     assert held["a"].share is not None
     assert held["b"].share is None
-    assert HeldIntervals(9, 10).share == 0.9
+    assert IntervalCoverage(9, 10).share == 0.9
 
 
 def row(number: int, median_ms: float, ended_at: str, **more: object) -> Row:

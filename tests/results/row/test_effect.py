@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.values.record import HostLoad
-from results.row.effect import host_figures, remarks, waiting_effect, without
+from results.row.effect import host_figures, remarks, subtract_waiting, waiting_effect
 from results.row.record import RecordBlock, RecordLaunch, RecordView
 from results.row.verdict import findings
 from results.row.verdicts import RowVerdict
@@ -27,12 +27,12 @@ def launch(blocks: list[tuple[tuple[int, ...], int]], host: HostLoad = HostLoad(
 
 
 def test_waiting_is_taken_from_the_longest_inferences_first() -> None:
-    assert without([1, 1, 9, 1], 8) == [1, 1, 1, 1]
-    assert without([1, 1, 9, 1], 4) == [1, 1, 5, 1]
-    assert without([2, 4, 6], 6) == [2, 2, 2]
-    assert without([2, 4, 6], 9) == [1, 1, 1]
-    assert without([2, 4, 6], 99) == [0, 0, 0]
-    assert without([2, 4, 6], -1) == [2, 4, 6]
+    assert subtract_waiting([1, 1, 9, 1], 8) == [1, 1, 1, 1]
+    assert subtract_waiting([1, 1, 9, 1], 4) == [1, 1, 5, 1]
+    assert subtract_waiting([2, 4, 6], 6) == [2, 2, 2]
+    assert subtract_waiting([2, 4, 6], 9) == [1, 1, 1]
+    assert subtract_waiting([2, 4, 6], 99) == [0, 0, 0]
+    assert subtract_waiting([2, 4, 6], -1) == [2, 4, 6]
 
 
 @pytest.mark.parametrize("tick_ns", [15_625_000, 10_000_000, 4_000_000, 1_000_000])
@@ -50,7 +50,7 @@ def test_cpu_time_in_ticks_says_nothing_of_a_stretch(tick_ns: int) -> None:
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=50), st.floats(0, 1))
 def test_what_is_taken_is_what_was_waited(samples: list[int], share: float) -> None:
     waited = share * sum(samples)
-    left = without(samples, waited)
+    left = subtract_waiting(samples, waited)
     assert sum(left) == pytest.approx(sum(samples) - waited, rel=1e-6, abs=1e-3)
     assert all(after <= before for after, before in zip(left, samples, strict=True))
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from protocol.formats.turns import LOOKS, rounds_until_look
 from results.row.comparison import Comparison, ComparisonVerdict, RatioInterval
 from results.row.rounds import (
-    SPENT,
+    ALPHA_SPENDING,
     LaunchRounds,
     alpha_at,
     compare_logs,
@@ -107,12 +107,12 @@ def test_the_intervals_of_each_look_hold_the_truth() -> None:
 
 
 def test_all_looks_together_spend_two_percent() -> None:
-    assert math.fsum(SPENT) == pytest.approx(0.02)
-    assert len(SPENT) == len(LOOKS)
+    assert math.fsum(ALPHA_SPENDING) == pytest.approx(0.02)
+    assert len(ALPHA_SPENDING) == len(LOOKS)
     assert [alpha_at(n) for n in (6, 7, 10, 20, 21, 40, 99, 200, 201)] == [
-        SPENT[at] / 2 for at in (0, 1, 1, 2, 3, 3, 5, 6, 6)
+        ALPHA_SPENDING[at] / 2 for at in (0, 1, 1, 2, 3, 3, 5, 6, 6)
     ]
-    assert alpha_at(20, estimands=1, pairs=3) == SPENT[2] / 3
+    assert alpha_at(20, estimands=1, pairs=3) == ALPHA_SPENDING[2] / 3
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -29,7 +29,7 @@ from results.report.drawing import Drawing, svg
 from results.report.facts import Report
 from results.report.html import html_report
 from results.report.markdown import markdown_report
-from results.row.simulated import counting
+from results.row.simulated import prefer_measured
 from results.row.verdicts import RowVerdict
 from scheduler.core.explain import explain
 from scheduler.output.campaigns import campaigns_table
@@ -197,8 +197,8 @@ def test_it_has_a_verdict_of_its_own_before_all_others_and_is_never_valid() -> N
     assert row.verdict == RowVerdict.SIMULATED
     assert row.simulated
     assert result(False).row.verdict == RowVerdict.VALID
-    assert counting([row, result(False).row]) == [result(False).row]
-    assert counting([row]) == [row]
+    assert prefer_measured([row, result(False).row]) == [result(False).row]
+    assert prefer_measured([row]) == [row]
 
 
 def test_it_is_the_best_of_nothing_where_anything_was_measured() -> None:

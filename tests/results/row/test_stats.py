@@ -21,9 +21,9 @@ from results.row.stats import (
     Outliers,
     SampleSummary,
     centre,
-    follows,
     histogram_bins,
     interval_rank,
+    is_autocorrelated,
     median_interval,
     outliers,
     summarise,
@@ -201,23 +201,23 @@ def test_mild_and_severe_outliers_are_apart_and_never_the_half(launches: list[li
 @pytest.mark.parametrize("n", [6, 7, 8])
 def test_of_all_orders_of_few_values_at_most_one_in_two_hundred_follow_each_other(n: int) -> None:
     orders = list(itertools.permutations(range(n)))
-    assert 0.002 < sum(map(follows, orders)) / len(orders) <= 0.005
+    assert 0.002 < sum(map(is_autocorrelated, orders)) / len(orders) <= 0.005
 
 
 @pytest.mark.parametrize("n", [12, 20, 40])
 def test_values_in_no_order_seldom_follow_each_other(n: int) -> None:
     source = random.Random(n)
-    result = sum(follows([source.gauss(0, 1) for _ in range(n)]) for _ in range(5000))
+    result = sum(is_autocorrelated([source.gauss(0, 1) for _ in range(n)]) for _ in range(5000))
     assert 0.001 < result / 5000 < 0.01
 
 
 def test_values_that_rise_or_come_in_waves_follow_each_other() -> None:
-    assert follows(range(6))
-    assert follows([-each for each in range(30)])
-    assert follows([math.sin(each / 5) for each in range(40)])
-    assert not follows([3, 3, 3, 3, 3, 3, 3])
-    assert not follows(range(5))
-    assert not follows([1, 9, 2, 8, 3, 7, 4, 6, 5])
+    assert is_autocorrelated(range(6))
+    assert is_autocorrelated([-each for each in range(30)])
+    assert is_autocorrelated([math.sin(each / 5) for each in range(40)])
+    assert not is_autocorrelated([3, 3, 3, 3, 3, 3, 3])
+    assert not is_autocorrelated(range(5))
+    assert not is_autocorrelated([1, 9, 2, 8, 3, 7, 4, 6, 5])
 
 
 CHANCE = random.Random(7)

@@ -28,9 +28,9 @@ from protocol.values.sustained import SustainedSample
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason, RunOutcome
 from results.analysis.matrix import make_matrix
-from results.analysis.pairs import unlike
+from results.analysis.pairs import why_not_comparable
 from results.report.sustained_chart import sustained_chart
-from results.row.acceptance import check_whole, not_as_asked
+from results.row.acceptance import check_whole, find_task_mismatch
 from results.row.make import fingerprint, make_row
 from results.row.row import Row
 from results.row.sustained import Stretch, SustainedPhases, change_at, levels_of, phases
@@ -209,7 +209,7 @@ def test_what_speaks_against_any_row_speaks_against_a_sustained_one() -> None:
 def test_rows_of_sustained_runs_are_not_compared_or_averaged_with_others() -> None:
     usual = Task(**{**TASK.model_dump(), "measure": Measure()})
     plain = make_row(usual, TaskState.SUCCEEDED, record(sustained=None))
-    assert "A was sustained for 60 s, B was measured by runs" in unlike(row_of(), plain)
+    assert "A was sustained for 60 s, B was measured by runs" in why_not_comparable(row_of(), plain)
     assert fingerprint(TASK, record()) != fingerprint(usual, record())
 
 
@@ -264,7 +264,7 @@ def test_records_of_older_versions_have_their_accelerator_as_a_meter() -> None:
 def test_a_record_of_a_sustained_run_is_whole_and_travels() -> None:
     sent = record(meters=(RAPL,))
     check_whole(read_record(record_body(sent)), TASK)
-    assert not_as_asked(sent, TASK) is None
+    assert find_task_mismatch(sent, TASK) is None
 
 
 def test_a_worker_that_knows_no_sustained_runs_is_told_apart() -> None:
@@ -273,7 +273,7 @@ def test_a_worker_that_knows_no_sustained_runs_is_told_apart() -> None:
         timings=(Timing(samples=pack_samples([1] * 100), warmup=pack_samples([1]), cpu_s=1, wall_s=1),),
     )
     check_whole(old, TASK)
-    why = not_as_asked(old, TASK)
+    why = find_task_mismatch(old, TASK)
     assert why is not None
     assert why[0] is Reason.DOES_NOT_FIT
     assert "a sustained run was requested" in why[1]

@@ -17,7 +17,7 @@ from protocol.values.requirement import Requirement
 from protocol.values.rounds import MAX_ROUNDS, RoundsSample
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason, RunOutcome
-from results.row.acceptance import check_whole, not_as_asked
+from results.row.acceptance import check_whole, find_task_mismatch
 from results.row.make import fingerprint, make_row
 from results.row.record import observe
 
@@ -125,7 +125,7 @@ def test_rounds_that_not_every_model_took_part_in_cannot_be_read(
 
 def test_a_model_beside_has_to_run_where_it_was_asked() -> None:
     def of(**facts: Any) -> tuple[Reason, str] | None:
-        return not_as_asked(record(ran_beside=(RAN.model_copy(update=facts),)), TASK)
+        return find_task_mismatch(record(ran_beside=(RAN.model_copy(update=facts),)), TASK)
 
     assert of() is None
     assert (of(unit="GPU (ONNX)") or [""])[0] is Reason.WRONG_UNIT
@@ -135,8 +135,8 @@ def test_a_model_beside_with_a_unit_of_its_own_has_to_run_there_in_a_process_of_
     torch = "CPU (Torch)"
     apart = TASK.model_copy(update={"beside_units": (torch,)})
     ran = record(ran_beside=(RAN.model_copy(update={"unit": torch}),))
-    assert not_as_asked(ran, apart) is None
-    older = not_as_asked(record(), apart)
+    assert find_task_mismatch(ran, apart) is None
+    older = find_task_mismatch(record(), apart)
     assert older == (
         Reason.WRONG_UNIT,
         f"a model to compare with was requested on {torch}, but ran on {UNIT}",
@@ -153,11 +153,11 @@ def test_a_model_beside_with_a_unit_of_its_own_has_to_run_there_in_a_process_of_
 def test_a_worker_that_ran_the_model_alone_has_not_done_what_was_asked() -> None:
     alone = record(rounds=None, ran_beside=None, timings=(ALONE,) * 6)
     check_whole(alone, ASKED)
-    assert not_as_asked(alone, ASKED) == (
+    assert find_task_mismatch(alone, ASKED) == (
         Reason.DOES_NOT_FIT,
         "the model should have taken turns with a.onnx, but the worker ran it alone",
     )
-    assert not_as_asked(record(), TASK) is None
+    assert find_task_mismatch(record(), TASK) is None
 
 
 def test_outputs_of_a_model_beside_that_differ_mark_the_row() -> None:

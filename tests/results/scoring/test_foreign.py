@@ -12,7 +12,7 @@ import pytest
 from protocol.formats.examples import MIB, pack_examples, text_value
 from protocol.values.answers import answer_set
 from results.scoring.foreign import ForeignProcess, ForeignScores
-from swarm.base.apart import StoppedApart
+from swarm.base.isolated_process import IsolatedProcessStopped
 from tests.plug_ins import install_package
 
 ANSWERS = answer_set(pack_examples({"": text_value(word)} for word in ("a", "b", "c")))
@@ -103,7 +103,7 @@ def test_what_a_metric_starts_ends_with_it(install: Install, tmp_path: Path, lea
 
 def test_whoever_waits_can_stop_it(install: Install) -> None:
     install("time.sleep(1000)")
-    with ForeignProcess(stopped=lambda: True) as process, pytest.raises(StoppedApart):
+    with ForeignProcess(stopped=lambda: True) as process, pytest.raises(IsolatedProcessStopped):
         list(process.score(["bad"], ANSWERS, REFERENCES))
 
 

@@ -12,7 +12,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import MAX_EPOCH, Fence, make_proof
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
-from scheduler.adoption.adopt import LEAP
+from scheduler.adoption.adopt import ADOPTION_EPOCH_STEP
 from scheduler.adoption.recovery import HIGHEST, UNPROVEN
 from scheduler.store.rows import CampaignStatus
 from swarm.net.identity import Identity
@@ -78,7 +78,7 @@ async def test_a_strangers_device_neither_stops_an_adoption_nor_takes_tasks_away
     liar(world, says)
     await world.adopt("home-b")
     with world.store("home-b") as store:
-        assert store.campaigns.get(CAMPAIGN).epoch <= UNPROVEN + 2 * LEAP
+        assert store.campaigns.get(CAMPAIGN).epoch <= UNPROVEN + 2 * ADOPTION_EPOCH_STEP
     async with world.scheduler("home-b") as store:
         await end(world, store)
         assert store.campaigns.get(CAMPAIGN).outcome is CampaignStatus.SUCCEEDED
@@ -114,4 +114,4 @@ async def test_an_epoch_that_is_proven_is_gone_beyond(world: World) -> None:
     assert first > UNPROVEN
     await world.adopt("home-c")
     with world.store("home-c") as store:
-        assert store.campaigns.get(CAMPAIGN).epoch >= first + LEAP
+        assert store.campaigns.get(CAMPAIGN).epoch >= first + ADOPTION_EPOCH_STEP

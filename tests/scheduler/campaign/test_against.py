@@ -8,7 +8,7 @@ import pytest
 
 from protocol.errors import CampaignError
 from protocol.formats.reference_model import reference_sha256
-from protocol.formats.turns import UNHURRIED
+from protocol.formats.turns import MIN_COMPARISON_LAUNCHES
 from protocol.values.task import Model, Task
 from scheduler.campaign.against import Bases
 from scheduler.campaign.load import parse_campaign
@@ -191,7 +191,7 @@ def test_times_of_comparisons_say_nothing_of_models_measured_alone() -> None:
 
 def test_a_comparison_may_take_the_time_of_all_launches_that_are_not_hurried() -> None:
     (both,) = tasks(campaign("a.onnx, b.onnx", "{against: a.onnx}"))
-    limits, every = both.timeouts, UNHURRIED
+    limits, every = both.timeouts, MIN_COMPARISON_LAUNCHES
     least = limits.fetch_s + every * limits.load_s + limits.run_s
     assert longest_run_s(both) > least
     assert TaskEntry(both).max_run_s(None) > least

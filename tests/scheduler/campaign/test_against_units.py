@@ -10,7 +10,7 @@ from protocol.errors import CampaignError
 from protocol.formats.reference_model import reference_sha256
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.features import FEATURES
-from protocol.values.index_keys import implied
+from protocol.values.index_keys import index_alternatives
 from protocol.values.match import match
 from protocol.values.task import Model, Task
 from protocol.words import SIMULATED_UNIT as SIMULATED
@@ -156,7 +156,7 @@ def test_the_reference_model_has_a_unit_of_its_own_beside_another_runtime() -> N
 
 def test_devices_are_looked_for_by_both_units() -> None:
     (need,) = requirements(campaign("m.onnx", ONNX, ONNX, OPENVINO))
-    assert {(f"unit:{OPENVINO}",), (f"unit:{ONNX}",)} <= set(implied(need))
+    assert {(f"unit:{OPENVINO}",), (f"unit:{ONNX}",)} <= set(index_alternatives(need))
 
 
 def test_a_device_without_the_second_unit_is_not_one_of_so_many() -> None:

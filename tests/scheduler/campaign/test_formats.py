@@ -20,7 +20,7 @@ from drivers.transformers.driver import TransformersDriver
 from protocol.errors import CampaignError
 from protocol.formats.frameworks import (
     FORMATS,
-    RUN_BY,
+    FORMATS_BY_FRAMEWORK,
     cpu_unit,
     driver_of,
     format_of_name,
@@ -219,19 +219,19 @@ def test_folders_of_openvino_and_transformers_are_known_by_their_files(tmp_path:
 
 
 def test_the_table_is_whole() -> None:
-    assert {form for taken in RUN_BY.values() for form in taken} == set(FORMATS)
+    assert {form for taken in FORMATS_BY_FRAMEWORK.values() for form in taken} == set(FORMATS)
     assert all(
         format_of_name(f"m{ending}") == key for key, form in FORMATS.items() for ending in form.endings
     )
-    assert {framework_of(unit) for unit in UNITS} - set(RUN_BY) == {"OpenAI", "Simulation"}
+    assert {framework_of(unit) for unit in UNITS} - set(FORMATS_BY_FRAMEWORK) == {"OpenAI", "Simulation"}
     assert runs("CPU (Mine)", "onnx")
     drivers = (
         *(OnnxDriver(), TorchDriver(), CoreMLDriver(), LiteRtDriver(), OpenVinoDriver()),
         *(LlamaCppDriver(), ExecuTorchDriver(), TransformersDriver(), MlxDriver(), TensorRtDriver()),
     )
     assert {driver.name: formats_of(driver) for driver in drivers} == {
-        driver_of(framework): taken for framework, taken in RUN_BY.items()
+        driver_of(framework): taken for framework, taken in FORMATS_BY_FRAMEWORK.items()
     }
-    assert {cpu_unit(framework) for framework in RUN_BY} | {plain_unit(form) for form in FORMATS} <= set(
-        UNITS
-    )
+    assert {cpu_unit(framework) for framework in FORMATS_BY_FRAMEWORK} | {
+        plain_unit(form) for form in FORMATS
+    } <= set(UNITS)

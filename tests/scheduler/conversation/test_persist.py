@@ -47,7 +47,9 @@ def test_a_hedged_request_that_at_once_becomes_the_only_one_is_written_in_that_o
     story.now = story.core.state.worker(second.worker).retry_at + 0.05
     broken = decided(story.core, story.core.workers.close_link(first.peer), story.now)
     lost = decided(
-        story.core, story.core.failures.lose_all(first.peer, "its process is gone", story.now), story.now
+        story.core,
+        story.core.failures.lose_all_at_worker(first.peer, "its process is gone", story.now),
+        story.now,
     )
     orders = [*broken, *lost]
     assert of(orders, CommitTo), "it is asked for as a second one"

@@ -10,7 +10,7 @@ from protocol.messages.work import LaunchEnded
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from results.row.witness import LaunchNote
-from scheduler.conversation.claims import LEAP
+from scheduler.conversation.claims import ADOPTION_EPOCH_STEP
 from scheduler.conversation.witness import BEFORE, NO_SERVERS, WitnessBook
 from tests.scheduler.core_parts import a_live_task
 
@@ -120,10 +120,10 @@ def test_what_another_key_may_have_begun_is_not_witnessed() -> None:
     ("epoch", "found", "revealed", "anothers"),
     [
         (None, False, False, False),
-        (LEAP - 1, True, True, False),
-        (LEAP, False, True, False),
-        (LEAP, True, True, True),
-        (LEAP, False, False, True),
+        (ADOPTION_EPOCH_STEP - 1, True, True, False),
+        (ADOPTION_EPOCH_STEP, False, True, False),
+        (ADOPTION_EPOCH_STEP, True, True, True),
+        (ADOPTION_EPOCH_STEP, False, False, True),
     ],
 )
 def test_only_after_an_adoption_may_a_run_be_anothers_which_was_found_or_asked_this_life_for_no_inputs(
@@ -135,8 +135,8 @@ def test_only_after_an_adoption_may_a_run_be_anothers_which_was_found_or_asked_t
     witness.commit(entry.id, 1)
     if revealed:
         witness.reveal(entry.id, 1, "", 100.0)
-    assert witness.perhaps_anothers(entry, "w") is anothers
-    assert not witness.perhaps_anothers(entry, "another worker")
+    assert witness.may_belong_to_former_scheduler(entry, "w") is anothers
+    assert not witness.may_belong_to_former_scheduler(entry, "another worker")
 
 
 def test_a_server_cannot_be_witnessed() -> None:

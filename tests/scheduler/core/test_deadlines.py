@@ -29,7 +29,7 @@ from scheduler.core.entries import Attempt, TaskEntry
 from scheduler.core.run_times import (
     FACTOR,
     FETCH_RATE,
-    FIRST_WORD_S,
+    FIRST_REPORT_S,
     LEAST_S,
     MOST,
     RunTimes,
@@ -89,8 +89,8 @@ def result(story: Story, attempt: Attempt, outcome: RunOutcome = RunOutcome.COMP
     record = a_record(story.core, entry.id, outcome=outcome, **changes)
     event, why, detail = failures.judge(record)
     if entry.hedge is not None and event is not TaskEvent.SUCCEED:
-        return story.tell(failures.settle_beside(entry, attempt, event, why, detail, story.now))
-    first = story.tell(failures.settle_first(entry, attempt, story.now))
+        return story.tell(failures.end_one_of_two(entry, attempt, event, why, detail, story.now))
+    first = story.tell(failures.promote_decisive_attempt(entry, attempt, story.now))
     return [*first, *story.tell(failures.settle(entry.id, event, why, story.now))]
 
 
@@ -124,7 +124,7 @@ def test_of_a_run_and_its_hedge_the_progress_of_the_run_is_shown() -> None:
 
 def test_a_run_that_reports_nothing_at_all_is_hedged_sooner() -> None:
     story = knowing()
-    assert not of(story.after(FIRST_WORD_S - 0.1), CommitTo)
+    assert not of(story.after(FIRST_REPORT_S - 0.1), CommitTo)
     assert len(of(story.after(0.2), CommitTo)) == 1
 
 
@@ -143,7 +143,7 @@ def test_a_run_whose_first_reports_were_lost_with_its_link_is_not_taken_for_a_si
     story.tell(
         story.core.reconciler.reconcile(attempt.worker, "c-one", 1, (known,), story.now, expected=expected)
     )
-    assert bool(of(story.after(FIRST_WORD_S - 2.9), CommitTo)) == hedged
+    assert bool(of(story.after(FIRST_REPORT_S - 2.9), CommitTo)) == hedged
 
 
 def test_a_run_that_an_earlier_scheduler_granted_is_not_taken_for_a_silent_one() -> None:
@@ -205,7 +205,7 @@ def test_one_of_two_attempts_that_ends_costs_no_try_and_the_other_goes_on(which:
         args = (gone.worker, [gone.lease], Reason.EXPIRED, story.now)
         orders = story.tell(core.failures.lose_leases(*args))
     elif how == "silence":
-        orders = story.tell(core.failures.lose_all(gone.worker, "gone", story.now))
+        orders = story.tell(core.failures.lose_all_at_worker(gone.worker, "gone", story.now))
     else:
         view = core.state.worker(gone.worker)
         orders = story.tell(core.workers.update_incarnation(view, 2, story.now))
@@ -238,10 +238,10 @@ def test_a_hedge_that_is_only_queued_is_given_up_for_an_idle_worker() -> None:
 def test_of_two_workers_past_their_deadline_the_first_one_gives_way_to_a_third() -> None:
     story = knowing(workers=3)
     story.grant(late(story))
-    assert not of(story.after(FIRST_WORD_S + 0.1), CommitTo), (
+    assert not of(story.after(FIRST_REPORT_S + 0.1), CommitTo), (
         "each hedge has twice the time of the one before"
     )
-    orders = story.after(FIRST_WORD_S)
+    orders = story.after(FIRST_REPORT_S)
     (third,) = of(orders, CommitTo)
     assert stopped(orders) == ["l1"]
     assert [(order.before, order.event) for order in of(orders, SwitchAttempt)] == [(1, TaskEvent.CANCEL)]
@@ -306,7 +306,7 @@ def test_a_worker_whose_tasks_had_to_be_finished_elsewhere_again_and_again_is_se
         entry = entry_of(story, commit.task)
         attempt = entry.at(commit.peer)
         assert attempt is not None
-        orders = story.tell(story.core.failures.settle_first(entry, attempt, story.now))
+        orders = story.tell(story.core.failures.promote_decisive_attempt(entry, attempt, story.now))
         asides += of(orders, SetAside)
         orders = story.tell(story.core.failures.settle(entry.id, TaskEvent.SUCCEED, None, story.now))
         hedges += of(orders, CommitTo) or of(story.after(0.3), CommitTo)
@@ -314,13 +314,13 @@ def test_a_worker_whose_tasks_had_to_be_finished_elsewhere_again_and_again_is_se
     assert "past their deadline" in asides[0].why
 
 
-@pytest.mark.parametrize(("silent_s", "counts"), [(FIRST_WORD_S + 0.1, 1), (LEAST_S + 0.1, 2)])
+@pytest.mark.parametrize(("silent_s", "counts"), [(FIRST_REPORT_S + 0.1, 1), (LEAST_S + 0.1, 2)])
 def test_silence_that_may_be_a_broken_link_counts_once_and_longer_silence_twice(
     silent_s: float, counts: int
 ) -> None:
     story = knowing()
-    story.grant(late(story, FIRST_WORD_S + 0.1))
-    story.after(silent_s - FIRST_WORD_S - 0.1)
+    story.grant(late(story, FIRST_REPORT_S + 0.1))
+    story.after(silent_s - FIRST_REPORT_S - 0.1)
     entry = entry_of(story)
     first, second = entry.attempts()
     result(story, second)

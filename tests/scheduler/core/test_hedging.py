@@ -123,7 +123,7 @@ def test_a_queued_lease_lost_while_the_other_lives_is_no_try_and_no_way_back(whi
     if how == "lost":
         orders = story.tell(core.failures.lose_leases(peer, [lease], Reason.EXPIRED, story.now))
     elif how == "silence":
-        orders = story.tell(core.failures.lose_all(peer, "gone", story.now))
+        orders = story.tell(core.failures.lose_all_at_worker(peer, "gone", story.now))
     elif how == "restart":
         orders = story.tell(
             core.workers.update_status(peer, Renewed(incarnation=2, state=WorkerState.BUSY), story.now)
@@ -315,7 +315,7 @@ def test_the_result_of_a_second_queued_lease_that_a_backup_knew_only_as_queued_c
     entry.last = 2
     story.tell(story.core.add(TaskLimits("c-one"), [entry], story.now))
     assert entry.counts(entry.hedge)
-    orders = story.tell(story.core.failures.settle_first(entry, entry.hedge, story.now))
+    orders = story.tell(story.core.failures.promote_decisive_attempt(entry, entry.hedge, story.now))
     assert [(order.attempt, order.before) for order in of(orders, SwitchAttempt)] == [(2, 1)]
     story.tell(story.core.failures.settle(entry.id, TaskEvent.SUCCEED, None, story.now))
     assert entry.state is TaskState.SUCCEEDED

@@ -63,7 +63,7 @@ def test_a_task_that_only_waited_for_its_device_loses_no_try_when_the_device_die
     fence = Fence(incarnation=1, number=story.numbers)
     report = Progress(lease=f"l{story.numbers}", fence=fence, seq=1, phase=Phase.QUEUED)
     assert story.core.reconciler.progress(PEERS[0], report, story.now) is not None
-    story.tell(story.core.failures.lose_all(PEERS[0], "gone", story.now, gone=True))
+    story.tell(story.core.failures.lose_all_at_worker(PEERS[0], "gone", story.now, gone=True))
     tries = {task: entry.tries for task, entry in story.core.state.tasks.items()}
     assert tries == {ran.task: 1, waited.task: 0}
 
@@ -83,7 +83,7 @@ def unconfirmed(story: Story) -> EndAttempt:
     story.begin(story.commits[0])
     assert of(story.tell(story.core.cancel([ONE], story.now)), CancelOn)
     story.now += 14
-    (end,) = of(story.tell(story.core.failures.lose_all(PEERS[0], "silent", story.now)), EndAttempt)
+    (end,) = of(story.tell(story.core.failures.lose_all_at_worker(PEERS[0], "silent", story.now)), EndAttempt)
     return end
 
 
@@ -126,7 +126,9 @@ def test_nothing_is_owed_by_a_process_that_is_gone_or_for_a_queued_lease() -> No
         else:
             story.begin(story.commits[0])
         story.tell(story.core.cancel([ONE], story.now))
-        (end,) = of(story.tell(story.core.failures.lose_all(PEERS[0], "", story.now, gone=gone)), EndAttempt)
+        (end,) = of(
+            story.tell(story.core.failures.lose_all_at_worker(PEERS[0], "", story.now, gone=gone)), EndAttempt
+        )
         assert end.stop is None
 
 
@@ -135,7 +137,7 @@ def test_a_queued_lease_of_an_earlier_life_may_have_been_started_by_it() -> None
     entry = a_live_task(1, TaskState.QUEUED, PEERS[0], "l1", Fence(incarnation=1, number=1))
     story.tell(story.core.add(TaskLimits("c-one"), [entry], story.now))
     story.tell(story.core.cancel([entry.id], story.now))
-    (end,) = of(story.tell(story.core.failures.lose_all(PEERS[0], "", story.now)), EndAttempt)
+    (end,) = of(story.tell(story.core.failures.lose_all_at_worker(PEERS[0], "", story.now)), EndAttempt)
     assert end.stop is not None
 
 

@@ -12,7 +12,7 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason
 from scheduler.core.commands import Command, CommitTo, RecordGrant, ReleaseOn
-from scheduler.core.entries import LEASED, TaskEntry, TaskLimits
+from scheduler.core.entries import LEASED_TASK_STATES, TaskEntry, TaskLimits
 from scheduler.core.ranking import WorkerView
 from scheduler.core.scheduler import SchedulerCore
 from swarm.net.identity import Identity
@@ -102,7 +102,9 @@ class Field:
         )
 
     def placed(self) -> int:
-        return sum(entry.state in LEASED for core in self.cores for entry in core.state.tasks.values())
+        return sum(
+            entry.state in LEASED_TASK_STATES for core in self.cores for entry in core.state.tasks.values()
+        )
 
 
 @pytest.mark.parametrize("queues", [True, False], ids=["queued", "conflict"])

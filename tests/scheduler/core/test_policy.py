@@ -30,7 +30,7 @@ from scheduler.core.commands import (
     ReleaseOn,
     SetAside,
 )
-from scheduler.core.entries import LEASED, Attempt, TaskEntry, TaskLimits
+from scheduler.core.entries import LEASED_TASK_STATES, Attempt, TaskEntry, TaskLimits
 from scheduler.core.reconciler import OWED_S
 from scheduler.core.scheduler import SchedulerCore
 from scheduler.core.timeouts import STOP_S
@@ -201,9 +201,9 @@ def test_of_two_replicas_found_on_one_device_the_second_is_stopped_unless_it_has
         args = (PEERS[n - 1], "c-two", 1, (lease,), story.now)
         orders = story.tell(story.core.reconciler.reconcile(*args, expected=frozenset({f"x{n}"})))
     check(story.core.state)
-    assert entries[0].state in LEASED
+    assert entries[0].state in LEASED_TASK_STATES
     if reporting:
-        assert entries[1].state in LEASED
+        assert entries[1].state in LEASED_TASK_STATES
         return
     assert [cancel.held[0].lease for cancel in of(orders, CancelOn)] == ["x2"]
     assert (entries[1].state, entries[1].tries) == (TaskState.PENDING, 0)
@@ -383,7 +383,7 @@ def test_a_task_that_was_lost_goes_before_those_that_nobody_was_asked_to_take() 
     first = story.commits[0]
     story.begin(first)
     story.tell(story.core.workers.close_link(PEERS[0]))
-    story.tell(story.core.failures.lose_all(PEERS[0], "gone", story.now))
+    story.tell(story.core.failures.lose_all_at_worker(PEERS[0], "gone", story.now))
     story.tell(story.core.workers.add_adverts(story.group, [advert(0), advert(1)], story.now))
     story.tell(story.core.workers.add_quote(PEERS[1], quote(), story.now))
     assert next(commit.task for commit in story.commits if commit.peer == PEERS[1]) == first.task

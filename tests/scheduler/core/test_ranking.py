@@ -72,7 +72,7 @@ def test_trouble_backs_off_and_is_forgotten() -> None:
         worker.mark_unreachable(100.0, "silence")
         waits.append(worker.retry_at - 100.0)
     assert waits == [1, 2, 4, 8, 16, 30, 30]
-    assert not worker.hopeful()
+    assert not worker.may_serve_soon()
 
 
 def advert(name: str, ram: int, units: tuple[str, ...] = ("CPU (ONNX)",)) -> Advert:

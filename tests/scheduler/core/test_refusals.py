@@ -191,7 +191,7 @@ def test_nothing_that_fits_is_explained_after_the_wait_and_fails_the_tasks() -> 
     (explain,) = of(story.after(1.0), Explain)
     assert not of(story.after(1.0), Explain)
     orders = story.tell(
-        story.core.timeouts.end_hopeless(explain.group, Reason.NOTHING_FITS, "none", story.now)
+        story.core.timeouts.end_unplaceable(explain.group, Reason.NOTHING_FITS, "none", story.now)
     )
     assert of(orders, EndPending)[0].tasks == ("c-one/1", "c-one/2")
     assert of(orders, EndCampaign)
@@ -203,7 +203,7 @@ def test_a_worker_that_turns_up_while_we_explain_gets_the_tasks() -> None:
     (explain,) = of(story.after(1.5), Explain)
     story.tell(story.core.workers.add_adverts(story.group, [advert(0)], story.now))
     orders = story.tell(
-        story.core.timeouts.end_hopeless(explain.group, Reason.NOTHING_FITS, "none", story.now)
+        story.core.timeouts.end_unplaceable(explain.group, Reason.NOTHING_FITS, "none", story.now)
     )
     assert not of(orders, EndPending)
     assert of(story.tell(story.core.workers.add_quote(PEERS[0], quote(), story.now)), CommitTo)

@@ -156,7 +156,7 @@ def test_a_lost_run_counts_as_a_try_and_a_lost_queued_lease_does_not() -> None:
     story = Story(tasks=2)
     story.grant(story.commits[0])
     story.grant(story.commits[1], queued=True)
-    orders = story.tell(story.core.failures.lose_all(PEERS[0], "gone", story.now))
+    orders = story.tell(story.core.failures.lose_all_at_worker(PEERS[0], "gone", story.now))
     assert [order.event for order in of(orders, EndAttempt)] == [TaskEvent.LOSE, TaskEvent.REFUSE]
     assert [story.core.state.tasks[f"c-one/{n}"].tries for n in (1, 2)] == [1, 0]
 
@@ -263,7 +263,7 @@ def test_a_campaign_that_ended_is_forgotten_after_a_while() -> None:
         core, core.reconciler.deny(late.task, late.attempt, Denied(reason=Reason.BUSY), story.now), story.now
     )
     assert not decided(
-        core, core.timeouts.end_hopeless(story.group, Reason.NOTHING_FITS, "none", story.now), story.now
+        core, core.timeouts.end_unplaceable(story.group, Reason.NOTHING_FITS, "none", story.now), story.now
     )
     story.tell(core.workers.add_adverts(story.group, [advert(2)], story.now))
 
@@ -328,7 +328,7 @@ def test_a_stop_of_overtime_is_repeated_when_the_link_is_back() -> None:
 def test_silence_loses_leases_but_not_a_commit_that_is_on_its_way() -> None:
     story = Story(tasks=2)
     story.grant(story.commits[0])
-    story.tell(story.core.failures.lose_all(PEERS[0], "silence", story.now))
+    story.tell(story.core.failures.lose_all_at_worker(PEERS[0], "silence", story.now))
     assert story.core.state.tasks["c-one/1"].tries == 1
     assert story.core.state.tasks["c-one/2"].state is TaskState.COMMITTING
 

@@ -193,7 +193,9 @@ def test_one_that_is_taken_up_while_it_is_live_and_is_lost_before_its_turn_is_ga
     live = TaskEntry(second, TaskState.COMMITTING, Attempt(1, PEERS[0]))
     decided(core, core.add(TaskLimits("c-one"), [TaskEntry(first), live, TaskEntry(third)], now), now)
     decided(
-        core, core.failures.turn_down(live, live.attempts()[0], TaskEvent.REFUSE, Reason.BUSY, "", now), now
+        core,
+        core.failures.attempt_refused(live, live.attempts()[0], TaskEvent.REFUSE, Reason.BUSY, "", now),
+        now,
     )
     check(core.state)
     assert live.waits_for_sitting
@@ -237,6 +239,6 @@ def test_one_that_is_found_at_a_worker_before_the_first_ones_result_stays_with_t
     state = core.state
     first, ended_at = state.tasks["c-one/1"], state.tasks["c-one/1"].ended_at
     assert ended_at is not None
-    assert state.sits_too_soon(queued, ended_at + HOUR - 1)
-    assert not state.sits_too_soon(queued, ended_at + HOUR)
-    assert not state.sits_too_soon(first, ended_at)
+    assert state.is_sitting_too_soon(queued, ended_at + HOUR - 1)
+    assert not state.is_sitting_too_soon(queued, ended_at + HOUR)
+    assert not state.is_sitting_too_soon(first, ended_at)

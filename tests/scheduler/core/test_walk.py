@@ -340,7 +340,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(n=st.integers(0, 3))
     def silence(self, n: int) -> None:
-        self.do(self.core.failures.lose_all(PEERS[n], "silence", self.now))
+        self.do(self.core.failures.lose_all_at_worker(PEERS[n], "silence", self.now))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
@@ -382,11 +382,13 @@ class Walk(RuleBasedStateMachine):
         event, why, detail = failures.judge(record)
         if entry.hedge is not None and event is not TaskEvent.SUCCEED:
             tries = entry.tries
-            self.do(failures.settle_beside(entry, attempt, event, why, detail, self.now, permanent=permanent))
+            self.do(
+                failures.end_one_of_two(entry, attempt, event, why, detail, self.now, permanent=permanent)
+            )
             assert entry.live, "the other attempt goes on"
             assert entry.tries == tries, "one of two costs no try"
             return
-        self.do(failures.settle_first(entry, attempt, self.now))
+        self.do(failures.promote_decisive_attempt(entry, attempt, self.now))
         self.write(commit.task, event)
         if event is TaskEvent.SUCCEED:
             self.recorded[commit.task] = self.recorded.get(commit.task, 0) + 1
@@ -481,7 +483,7 @@ class Walk(RuleBasedStateMachine):
         orders = decided(self.core, self.core.tick(self.now), self.now)
         self.do(orders)
         for explain in of(orders, Explain):
-            self.do(self.core.timeouts.end_hopeless(explain.group, Reason.NOTHING_FITS, "none", self.now))
+            self.do(self.core.timeouts.end_unplaceable(explain.group, Reason.NOTHING_FITS, "none", self.now))
 
     @invariant()
     def holds_together(self) -> None:

@@ -15,7 +15,7 @@ from protocol.errors import SettingsError
 from protocol.values.advert import UnitOffer, advert_body, read_advert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from results.analysis.pairs import pair_up, unlike
+from results.analysis.pairs import pair_up, why_not_comparable
 from results.export.raw import ResultEntry
 from results.row.comparison import ComparisonVerdict
 from results.row.row import Row, RowStatus
@@ -108,7 +108,7 @@ def test_a_simulation_is_never_compared_with_a_measurement() -> None:
         (pair,) = pair_up([a], [b])
         assert pair.comparison.ratio is None
         assert "is a simulation, the other was measured" in pair.comparison.why
-    assert unlike(real.row, real.row) == unlike(pretended.row, pretended.row) == ""
+    assert why_not_comparable(real.row, real.row) == why_not_comparable(pretended.row, pretended.row) == ""
     (both,) = pair_up([pretended], [pretended])
     assert both.comparison.verdict is ComparisonVerdict.SAME
     assert "a simulation" in both.note

@@ -23,7 +23,7 @@ from scheduler.planning.tasks import derive_cells, tasks_of
 from scheduler.store.store import Store
 from scheduler.submit.submit import submit_campaign
 from swarm.base.home import Home
-from swarm.download.urls import FOR_OTHERS, HfFile, UrlReach
+from swarm.download.urls import OTHERS_URL_REACH, HfFile, UrlReach
 from tests.swarm.web_parts import Web, reply, web_beside
 from tests.tiny_onnx import tiny_onnx
 
@@ -228,8 +228,8 @@ def test_over_the_http_api_it_comes_without_the_library_and_its_login(
         b"campaign: t\nunits: [CPU (ONNX)]\nmodels: ['hf://org/repo/onnx/m.onnx@v1']\n", "c.yaml"
     )
     with pytest.raises(CampaignError, match="401 Unauthorized"):
-        describe_models(campaign, Path(), downloader(home, lambda *progress: None, reach=FOR_OTHERS))
-    assert asked == [("https://huggingface.co/org/repo/resolve/v1/onnx/m.onnx", FOR_OTHERS)]
+        describe_models(campaign, Path(), downloader(home, lambda *progress: None, reach=OTHERS_URL_REACH))
+    assert asked == [("https://huggingface.co/org/repo/resolve/v1/onnx/m.onnx", OTHERS_URL_REACH)]
 
 
 def test_what_the_library_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

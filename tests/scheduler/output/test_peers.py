@@ -13,7 +13,7 @@ from rich.console import Console
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
-from results.analysis.sittings import HeldIntervals
+from results.analysis.sittings import IntervalCoverage
 from scheduler.output.fleet import FleetTrust, ObservedDevice, coverage_lines, device_info, fleet_device
 from scheduler.output.peers import peer_remarks, peers_table
 from scheduler.preview.survey import visitor_token
@@ -64,9 +64,9 @@ def test_each_device_is_shown_with_the_way_it_answered_by() -> None:
 def test_a_device_is_shown_with_how_often_its_intervals_hold() -> None:
     known, new, few = seen("known", "d-1"), seen("new", "d-2"), seen("few", "d-3")
     held = {
-        f"d-1 {known.advert.peer}": HeldIntervals(47, 50, (0.01, 0.04, 0.02)),
-        f"d-3 {few.advert.peer}": HeldIntervals(4, 4),
-        f"d-2 {known.advert.peer}": HeldIntervals(
+        f"d-1 {known.advert.peer}": IntervalCoverage(47, 50, (0.01, 0.04, 0.02)),
+        f"d-3 {few.advert.peer}": IntervalCoverage(4, 4),
+        f"d-2 {known.advert.peer}": IntervalCoverage(
             9, 9
         ),  # another key claims this device id, so the intervals are not this device's
     }

@@ -20,7 +20,7 @@ from results.analysis.matrix import make_matrix
 from results.analysis.pairs import pair_up
 from results.analysis.regression import key_of
 from results.export.raw import ResultEntry
-from results.row.acceptance import not_as_asked
+from results.row.acceptance import find_task_mismatch
 from results.row.make import make_row
 from results.row.row import Row, RowStatus
 from scheduler.campaign.load import parse_campaign
@@ -226,10 +226,10 @@ def ran(batch: int | None) -> Record:
 
 
 def test_a_worker_that_heeded_no_batch_has_measured_something_else() -> None:
-    assert not_as_asked(ran(8), asked(8)) is None
-    assert not_as_asked(ran(None), asked(None)) is None
+    assert find_task_mismatch(ran(8), asked(8)) is None
+    assert find_task_mismatch(ran(None), asked(None)) is None
     for other in (None, 1):
-        verdict = not_as_asked(ran(other), asked(8))
+        verdict = find_task_mismatch(ran(other), asked(8))
         assert verdict is not None
         assert verdict[0] is Reason.DOES_NOT_FIT
         assert "a batch of 8 was asked for" in verdict[1]

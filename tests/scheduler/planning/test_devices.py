@@ -16,7 +16,7 @@ from scheduler.trust.book import TrustBook
 from swarm.base.home import Home
 from swarm.index.query import QueryResult, Sighting
 from swarm.net.identity import Identity
-from swarm.pools.manifests import with_member, without
+from swarm.pools.manifests import revoke_peers, with_member
 from swarm.pools.membership import join_pool, known_manifests, store_manifest
 from swarm.pools.owner import OwnPool, create_pool
 from swarm.pools.tickets import Ticket
@@ -88,7 +88,7 @@ async def test_a_device_that_only_claims_to_be_of_a_pool_is_not_found_for_it(
 
 async def test_a_device_that_was_revoked_is_of_the_pool_no_more(home: Home, lab: OwnPool) -> None:
     joins(home, lab)
-    lab.change(lambda m: without(m, (ANN,), NOW))
+    lab.change(lambda m: revoke_peers(m, (ANN,), NOW))
     store_manifest(home, lab.signed())
     verified_index = VerifiedIndex(FakeIndex(advert(ANN, "lab")), lambda: known_manifests(home, Role.SUBMIT))
     assert await find(verified_index, LAB, 16, TrustScope(anyone=True), NOBODY) == ()

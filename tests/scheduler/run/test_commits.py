@@ -50,7 +50,7 @@ async def test_after_a_quiet_while_at_once_and_then_apart_with_all_that_came(
 
         async def change(number: int) -> None:
             store.write(number)
-            await group.stored()
+            await group.wait_until_stored()
             assert any(number in written for _, written in store.commits)
             told.append((number, trio.current_time()))
 
@@ -75,13 +75,13 @@ async def test_after_a_commit_that_many_waited_for_the_next_one_is_later(
     async with trio.open_nursery() as nursery:
         group = GroupCommit(cast(Store, store), nursery)
         store.write(0)
-        await group.stored()  # the next commit is not made at once, so that all can wait for it
+        await group.wait_until_stored()  # the next commit is not made at once, so that all can wait for it
         store.write(1)
         for _ in range(waiting):
-            nursery.start_soon(group.stored)
+            nursery.start_soon(group.wait_until_stored)
         await trio.sleep(1.5 * APART_S)
         store.write(2)
-        await group.stored()
+        await group.wait_until_stored()
     (_, second, third) = [at for at, _ in store.commits]
     assert third - second == pytest.approx(apart_s)
 
@@ -95,12 +95,12 @@ async def test_what_a_reading_has_committed_is_not_waited_for_in_vain(
     async with trio.open_nursery() as nursery:
         group = GroupCommit(cast(Store, store), nursery)
         store.write(1)
-        await group.stored()
+        await group.wait_until_stored()
         store.write(2)
         if reads:
             store.commit()
-            await group.stored()
+            await group.wait_until_stored()
         store.write(3)
         with trio.fail_after(2 * APART_S):
-            await group.stored()
+            await group.wait_until_stored()
     assert [number for _, written in store.commits for number in written] == [1, 2, 3]

@@ -13,7 +13,13 @@ from protocol.values.lease import make_proof
 from protocol.words import Reason, Right
 from scheduler.adoption.token import passed_on
 from scheduler.conversation.claims import Rival, RivalKind
-from scheduler.run.epochs import LEAP, STRIDE, LeadershipClaims, own_proof, proven_epoch
+from scheduler.run.epochs import (
+    ADOPTION_EPOCH_STEP,
+    MAX_EPOCH_STEP,
+    LeadershipClaims,
+    own_proof,
+    proven_epoch,
+)
 from swarm.net.identity import Identity
 from swarm.pools.membership import Credential
 from swarm.pools.tokens import Grant, issue
@@ -95,7 +101,7 @@ class Homes:
 
     def claim(self, name: str, epoch: int) -> LeadershipClaims:
         def following(campaign: str, above: int) -> int:
-            self.epochs[name] = max(self.epochs[name], above) + 1 + self.rng.randrange(STRIDE)
+            self.epochs[name] = max(self.epochs[name], above) + 1 + self.rng.randrange(MAX_EPOCH_STEP)
             return self.epochs[name]
 
         claims = LeadershipClaims(ANN, tuple, following)
@@ -110,7 +116,7 @@ class Homes:
             assert rival is not None
             if rival.kind is not RivalKind.FORMER:
                 return rival.kind
-            assert claims.outdo(CAMPAIGN, rival) == self.epochs[name] > rival.epoch
+            assert claims.lead_above_rival(CAMPAIGN, rival) == self.epochs[name] > rival.epoch
         leaders.set_leader(me, me, CAMPAIGN, self.epochs[name])
         leaders.set_proof(me, CAMPAIGN, self.epochs[name], claims.proof(CAMPAIGN))
         claims.accepted(CAMPAIGN, worker, self.epochs[name])
@@ -127,10 +133,10 @@ def test_a_higher_epoch_under_ones_own_key_is_outdone(epoch: int, kind: RivalKin
 
 
 def test_the_same_key_a_leap_ahead_has_adopted_the_campaign() -> None:
-    rival = Homes(a=4).claims["a"].rival(CAMPAIGN, "one", believed(ANN, 4 + LEAP))
-    assert rival == Rival(RivalKind.ADOPTER, 4 + LEAP)
-    nearly = Homes(a=4).claims["a"].rival(CAMPAIGN, "one", believed(ANN, 3 + LEAP))
-    assert nearly == Rival(RivalKind.FORMER, 3 + LEAP)
+    rival = Homes(a=4).claims["a"].rival(CAMPAIGN, "one", believed(ANN, 4 + ADOPTION_EPOCH_STEP))
+    assert rival == Rival(RivalKind.ADOPTER, 4 + ADOPTION_EPOCH_STEP)
+    nearly = Homes(a=4).claims["a"].rival(CAMPAIGN, "one", believed(ANN, 3 + ADOPTION_EPOCH_STEP))
+    assert nearly == Rival(RivalKind.FORMER, 3 + ADOPTION_EPOCH_STEP)
 
 
 def test_a_restored_home_leads_again_at_every_worker_whatever_each_of_them_knows() -> None:

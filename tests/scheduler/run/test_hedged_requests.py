@@ -11,7 +11,7 @@ from protocol.messages.work import Commit, Denied
 from protocol.values.attempt import TaskState
 from protocol.values.lease import make_proof
 from protocol.words import Reason
-from scheduler.run.epochs import LEAP
+from scheduler.run.epochs import ADOPTION_EPOCH_STEP
 from scheduler.store.readers import campaign_rows
 from scheduler.store.rows import AttemptState, CampaignStatus
 from swarm.net.identity import Identity
@@ -99,7 +99,7 @@ async def test_a_campaign_that_was_adopted_elsewhere_ends_here_and_its_run_goes_
     world.submit(2)
     async with world.scheduler():
         await world.until(lambda: TaskState.RUNNING in world.states())
-        proof = make_proof(SCHEDULER.peer_id, "c-one", 2 * LEAP, SCHEDULER.sign)
+        proof = make_proof(SCHEDULER.peer_id, "c-one", 2 * ADOPTION_EPOCH_STEP, SCHEDULER.sign)
         worker.stale = Denied(reason=Reason.STALE_EPOCH, detail="adopted under epoch 9", proof=proof)
         began = trio.current_time()
         await world.until(lambda: not world.store.campaigns.unfinished())
@@ -136,7 +136,7 @@ async def test_a_lease_that_is_said_to_be_lost_to_another_scheduler_leads_to_a_q
         await world.until(lambda: TaskState.RUNNING in world.states())
         worker.lost_to = Denied(
             reason=Reason.STALE_EPOCH,
-            proof=make_proof(SCHEDULER.peer_id, "c-one", 2 * LEAP, SCHEDULER.sign),
+            proof=make_proof(SCHEDULER.peer_id, "c-one", 2 * ADOPTION_EPOCH_STEP, SCHEDULER.sign),
         )
         await world.until(lambda: not world.store.campaigns.unfinished())
     assert {task.reason for task in world.store.tasks.all("c-one")} == {Reason.ADOPTED}

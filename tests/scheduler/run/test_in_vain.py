@@ -11,7 +11,7 @@ from protocol.messages.work import AdoptRequest, Cancel, Commit, Denied
 from protocol.values.attempt import TaskState
 from protocol.wire.base import Message
 from protocol.words import Reason
-from scheduler.run.epochs import LEAP, make_proof
+from scheduler.run.epochs import ADOPTION_EPOCH_STEP, make_proof
 from scheduler.store.store import Store
 from swarm.net.link import Link
 from tests.scheduler.conftest import SCHEDULER, FakeWorker
@@ -64,7 +64,7 @@ class Adopted(FakeWorker):
         if isinstance(message, Cancel):
             return Denied(reason=Reason.STALE_EPOCH, detail="adopted")
         if isinstance(message, AdoptRequest):
-            proof = make_proof(SCHEDULER.peer_id, "c-one", 2 * LEAP, SCHEDULER.sign)
+            proof = make_proof(SCHEDULER.peer_id, "c-one", 2 * ADOPTION_EPOCH_STEP, SCHEDULER.sign)
             return Denied(reason=Reason.STALE_EPOCH, detail="adopted", proof=proof)
         return await super().answer(link, message)
 

@@ -26,7 +26,7 @@ from protocol.values.record import (
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Reason, RunOutcome
-from results.row.acceptance import check, not_as_asked
+from results.row.acceptance import check, find_task_mismatch
 from scheduler.run.shell import pull
 from swarm.memory.network import MemorySwarm
 from swarm.net.identity import Identity
@@ -237,7 +237,7 @@ def test_other_shapes_than_the_task_names_are_not_what_was_asked_for() -> None:
     )
     for shapes, taken in [({"x": (1, 48, 320)}, True), ({"x": (1, 1, 1)}, False), ({}, False)]:
         ran = RunFacts(unit=UNIT, driver="onnx", runtime="r", shapes=shapes)
-        verdict = not_as_asked(Record.model_validate({**GOOD, "ran": ran}), task)
+        verdict = find_task_mismatch(Record.model_validate({**GOOD, "ran": ran}), task)
         assert (verdict is None) is taken
     assert verdict == (Reason.DOES_NOT_FIT, "x was requested as 1×48×320, but the worker ran another shape")
 
@@ -266,7 +266,7 @@ def test_launches_that_follow_at_once_are_not_those_that_were_to_be_spread(
     )
     record = Record.model_validate({**GOOD, "ran": RunFacts(unit=UNIT, driver="onnx", runtime="r")})
     record = record.model_copy(update={"timings": timings})
-    verdict = not_as_asked(record, TASK.model_copy(update={"measure": measure}))
+    verdict = find_task_mismatch(record, TASK.model_copy(update={"measure": measure}))
     why = "launches spread over 100 s were requested, but the worker made them sooner, or its version does not support gaps"
     assert verdict == (None if taken else (Reason.DOES_NOT_FIT, why))
 
@@ -279,13 +279,13 @@ def test_a_record_that_another_key_signed_is_refused() -> None:
 
 def test_another_unit_is_a_failure_only_where_something_was_measured() -> None:
     other = RunFacts(unit="GPU (CUDA)", driver="onnx", runtime="r")
-    verdict = not_as_asked(Record.model_validate({**GOOD, "ran": other}), TASK)
+    verdict = find_task_mismatch(Record.model_validate({**GOOD, "ran": other}), TASK)
     assert verdict == (Reason.WRONG_UNIT, f"{UNIT} was requested, but GPU (CUDA) ran the model")
-    assert not_as_asked(Record.model_validate(GOOD), TASK) is None
+    assert find_task_mismatch(Record.model_validate(GOOD), TASK) is None
     failed = Record.model_validate(
         {**GOOD, "outcome": RunOutcome.FAILED, "reason": Reason.CRASHED, "ran": other}
     )
-    assert not_as_asked(failed, TASK) is None
+    assert find_task_mismatch(failed, TASK) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,15 @@ from node.access.authorization import Authorization
 from protocol.messages.permission import CallPermission
 from protocol.messages.work import AdoptRequest, CredentialsReply, ShowCredentials
 from scheduler.run.epochs import own_proof, proven_epoch
-from scheduler.run.seats import AWAY_S, LEAVE_S, FreeCampaign, SeatTokens, seat_identity, seat_peers, takes
+from scheduler.run.seats import (
+    AWAY_S,
+    LEAVE_S,
+    FreeCampaign,
+    SeatTokens,
+    seat_identity,
+    seat_peers,
+    should_take_campaign,
+)
 from scheduler.store.seats import MAX_SEATS
 from swarm.net.identity import Identity
 from swarm.pools.tokens import prove
@@ -99,4 +107,4 @@ def test_tokens_are_made_anew_when_campaigns_change_and_not_else() -> None:
 def test_a_free_campaign_goes_to_the_least_busy_that_has_its_models(
     campaign: FreeCampaign, seat: int, leads: int, others: tuple[tuple[int, int], ...], taken: bool
 ) -> None:
-    assert takes(campaign, seat, leads, others) is taken
+    assert should_take_campaign(campaign, seat, leads, others) is taken

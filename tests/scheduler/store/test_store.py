@@ -164,7 +164,7 @@ def test_of_a_large_campaign_only_what_is_shown_is_read(store: Store) -> None:
         "c-one/1",
         "c-one/3",
     }
-    assert store.attempts.in_vain("c-one") == ()
+    assert store.attempts.unsuccessful_attempts("c-one") == ()
     for state, numbers in ((TaskState.COMMITTING, [3]), (TaskState.CANCELLED, [2]), (TaskState.FAILED, [])):
         assert [task.n for task in store.tasks.standing("c-one", state, 1)] == numbers
         assert list(store.tasks.fields("c-one", state, ["n"])) == [(n,) for n in numbers]

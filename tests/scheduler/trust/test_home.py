@@ -15,7 +15,7 @@ from scheduler.trust.listed import decline_peer, forget_peer, listed_file, read_
 from swarm.base.home import Home
 from swarm.net.identity import Identity, load_or_create
 from swarm.pools.home_pool import home_pool
-from swarm.pools.manifests import with_member, without
+from swarm.pools.manifests import revoke_peers, with_member
 from swarm.pools.owner import create_pool
 
 NOW = 1_800_000_000.0
@@ -63,7 +63,7 @@ def test_a_revocation_a_new_key_and_a_forgotten_one_count_at_the_next_look(home:
     before = trust.book()
     assert trust.book() is before
     assert before.trust_of(ANN).text == "pool lab"
-    pool.change(lambda m: without(m, (ANN,), NOW))
+    pool.change(lambda m: revoke_peers(m, (ANN,), NOW))
     assert trust.book().trust_of(ANN).stranger
     trust_peer(home, BEN, "laptop", now=NOW)
     assert trust.book().trust_of(BEN).text == "listed"

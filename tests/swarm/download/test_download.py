@@ -17,7 +17,7 @@ from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
 from swarm.download.download import EDGE, Edge, download, proxy_for
 from swarm.download.response import FileChanged, ResponseHead
-from swarm.download.urls import FOR_OTHERS, FOR_OWNER, UrlReach, read_url
+from swarm.download.urls import OTHERS_URL_REACH, OWNER_URL_REACH, UrlReach, read_url
 from tests.swarm.web_parts import PUBLIC, Asked, Net, Papers, Web, papers, reply, web
 
 DATA = bytes(range(256)) * 12_000
@@ -55,7 +55,7 @@ async def internet(papers: Papers) -> AsyncIterator[Net]:
         yield Net(names, site, papers.client)
 
 
-async def fetched(net: Net, url: str = URL, reach: UrlReach = FOR_OTHERS, **how: object) -> bytes:
+async def fetched(net: Net, url: str = URL, reach: UrlReach = OTHERS_URL_REACH, **how: object) -> bytes:
     got = bytearray()
     await download(url, reach, sink=got.extend, edge=net.edge(), **how)  # type: ignore[arg-type]
     return bytes(got)
@@ -160,7 +160,7 @@ async def test_a_name_that_changes_its_address_between_two_hops_is_checked_again
 
         edge = Edge(rebound, net.edge().transport, lambda place: None)
         with pytest.raises(Refused, match="a private network"):
-            await download(URL, FOR_OTHERS, sink=lambda data: None, edge=edge)
+            await download(URL, OTHERS_URL_REACH, sink=lambda data: None, edge=edge)
         assert len(net.connected) == 1
 
 
@@ -176,13 +176,13 @@ async def test_the_owner_reaches_its_own_network_but_is_not_led_there_from_the_i
     async with web() as site:
         site.file("/m", DATA)
         got = bytearray()
-        await download(f"http://127.0.0.1:{site.port}/m", FOR_OWNER, sink=got.extend)
+        await download(f"http://127.0.0.1:{site.port}/m", OWNER_URL_REACH, sink=got.extend)
         assert got == DATA
         net = Net({"models.example.org": [PUBLIC], "nas.lan": ["192.168.1.5"]}, site)
         site.pages["/out"] = reply(302, location=f"http://nas.lan:{site.port}/m")
         with pytest.raises(Refused, match="is a name of this machine"):
-            await fetched(net, "http://models.example.org/out", FOR_OWNER)
-        assert await fetched(net, f"http://nas.lan:{site.port}/out", FOR_OWNER) == DATA
+            await fetched(net, "http://models.example.org/out", OWNER_URL_REACH)
+        assert await fetched(net, f"http://nas.lan:{site.port}/out", OWNER_URL_REACH) == DATA
 
 
 async def test_the_owner_goes_through_the_proxy_that_the_environment_names_and_nobody_else_does() -> None:
@@ -191,7 +191,7 @@ async def test_the_owner_goes_through_the_proxy_that_the_environment_names_and_n
         proxy = f"http://127.0.0.1:{site.port}"
         edge = Edge(EDGE.resolve, EDGE.transport, lambda place: proxy)
         got = bytearray()
-        await download("http://models.example.org/m", FOR_OWNER, sink=got.extend, edge=edge)
+        await download("http://models.example.org/m", OWNER_URL_REACH, sink=got.extend, edge=edge)
         assert got == DATA
         plain = UrlReach(frozenset({"http"}), None, inside=False, proxies=False)
         net = Net({"models.example.org": ["10.0.0.1"]}, site)
@@ -216,7 +216,7 @@ async def test_the_owner_goes_through_the_proxy_that_the_environment_names_and_n
     ],
 )
 def test_only_a_proxy_that_speaks_http_is_one(named: dict[str, str], proxy: str | None) -> None:
-    place = read_url("http://models.example.org/m", FOR_OWNER)
+    place = read_url("http://models.example.org/m", OWNER_URL_REACH)
     assert proxy_for(place, lambda: named, lambda host: False) == proxy
     assert proxy_for(place, lambda: named, lambda host: True) is None
 
@@ -303,7 +303,7 @@ async def test_a_file_that_changed_is_never_put_together_with_its_older_part(goo
         net.site.file("/m.onnx", DATA[::-1], tag='"two"')
         got = bytearray()
         with pytest.raises(FileChanged, match="has changed since its first part"):
-            await download(URL, FOR_OTHERS, sink=got.extend, offset=1000, tag='"one"', edge=net.edge())
+            await download(URL, OTHERS_URL_REACH, sink=got.extend, offset=1000, tag='"one"', edge=net.edge())
         assert not got
 
 
@@ -313,7 +313,7 @@ async def test_a_file_of_another_size_is_refused_before_a_byte_is_stored(good: P
         net.site.file("/m.onnx", DATA)
         got = bytearray()
         with pytest.raises(FileChanged, match=f"holds {len(DATA):,} bytes now, not the {size:,}") as caught:
-            await download(URL, FOR_OTHERS, sink=got.extend, size=size, edge=net.edge())
+            await download(URL, OTHERS_URL_REACH, sink=got.extend, size=size, edge=net.edge())
         assert caught.value.reason is Reason.WRONG_HASH
         assert not got
 
@@ -323,11 +323,13 @@ async def test_what_came_before_a_cut_is_kept_and_the_rest_follows(good: Papers)
         net.site.pages["/m.onnx"] = reply(body=DATA[:2_500_001], length=len(DATA))
         got = bytearray()
         with pytest.raises(Unreachable):
-            await download(URL, FOR_OTHERS, sink=got.extend, size=len(DATA), edge=net.edge())
+            await download(URL, OTHERS_URL_REACH, sink=got.extend, size=len(DATA), edge=net.edge())
         assert DATA.startswith(got)
         assert len(got) > 2_000_000
         net.site.file("/m.onnx", DATA)
-        await download(URL, FOR_OTHERS, sink=got.extend, offset=len(got), size=len(DATA), edge=net.edge())
+        await download(
+            URL, OTHERS_URL_REACH, sink=got.extend, offset=len(got), size=len(DATA), edge=net.edge()
+        )
         assert got == DATA
 
 
@@ -385,7 +387,7 @@ async def test_an_answer_that_is_no_plain_file_is_refused_and_small(
         net.site.pages["/m.onnx"] = page  # type: ignore[assignment]
         got = bytearray()
         with pytest.raises(error, match=why):
-            await download(URL, FOR_OTHERS, sink=got.extend, limit=1_000_000, edge=net.edge())
+            await download(URL, OTHERS_URL_REACH, sink=got.extend, limit=1_000_000, edge=net.edge())
         assert len(got) <= 1_000_000
 
 
@@ -404,7 +406,7 @@ async def test_a_part_that_is_not_the_one_asked_for_is_refused(good: Papers, ans
         net.site.pages["/m.onnx"] = answer
         got = bytearray()
         with pytest.raises(Refused):
-            await download(URL, FOR_OTHERS, sink=got.extend, offset=5, edge=net.edge())
+            await download(URL, OTHERS_URL_REACH, sink=got.extend, offset=5, edge=net.edge())
         assert not got
 
 
@@ -416,7 +418,7 @@ async def test_a_body_longer_than_the_model_is_cut_off(good: Papers) -> None:
         net.site.pages["/m.onnx"] = answer
         got = bytearray()
         with pytest.raises(FileChanged, match="sends more than 100,000 bytes"):
-            await download(URL, FOR_OTHERS, sink=got.extend, size=100_000, edge=net.edge())
+            await download(URL, OTHERS_URL_REACH, sink=got.extend, size=100_000, edge=net.edge())
         assert len(got) <= 100_000
 
 
@@ -467,7 +469,7 @@ async def test_what_the_sink_raises_comes_out_and_ends_it(good: Papers) -> None:
     async with internet(good) as net:
         net.site.file("/m.onnx", DATA)
         with pytest.raises(OSError, match="No space left"):
-            await download(URL, FOR_OTHERS, sink=full, edge=net.edge())
+            await download(URL, OTHERS_URL_REACH, sink=full, edge=net.edge())
 
 
 async def test_a_download_that_is_cancelled_stops_at_once(good: Papers) -> None:
@@ -492,7 +494,7 @@ async def test_the_message_of_the_system_is_reported_and_nothing_around_it() -> 
         ("http://nowhere.invalid/m", "nowhere.invalid cannot be resolved: "),
     ):
         with pytest.raises(Unreachable) as caught:
-            await download(url, FOR_OWNER, sink=bytearray().extend)
+            await download(url, OWNER_URL_REACH, sink=bytearray().extend)
         assert result in caught.value.what
         assert "Errno" not in caught.value.what
 
@@ -500,6 +502,6 @@ async def test_the_message_of_the_system_is_reported_and_nothing_around_it() -> 
 async def test_the_real_transport_trusts_no_certificate_made_at_home(good: Papers) -> None:
     async with web(good.server) as site:
         with pytest.raises(Refused, match="certificate"):
-            await download(f"https://127.0.0.1:{site.port}/m", FOR_OWNER, sink=bytearray().extend)
+            await download(f"https://127.0.0.1:{site.port}/m", OWNER_URL_REACH, sink=bytearray().extend)
         assert isinstance(site, Web)
         assert ssl.HAS_TLSv1_3

@@ -16,7 +16,7 @@ import structlog
 
 from protocol.errors import Refused, Unreachable
 from swarm.download.download import MAX_REDIRECTS, download
-from swarm.download.urls import FOR_OTHERS, read_hf, read_url, travelling
+from swarm.download.urls import OTHERS_URL_REACH, read_hf, read_url, travelling
 from tests.swarm.ssrf_parts import Answers, World
 from tests.swarm.web_parts import PUBLIC, Papers, Web, papers, reply, web
 
@@ -218,7 +218,7 @@ async def test_a_strangers_url_leads_nowhere_but_to_the_public_internet(
         got = bytearray()
         url = case.url.replace(f"https://{HOST}/0", f"https://{HOST}/0?key={SECRET}")
         with structlog.testing.capture_logs() as logs, pytest.raises((Refused, Unreachable)) as error:
-            await download(url, FOR_OTHERS, sink=got.extend, edge=outside.edge())
+            await download(url, OTHERS_URL_REACH, sink=got.extend, edge=outside.edge())
         assert isinstance(error.value, Refused)
         assert not got
         error.match(case.why)
@@ -232,7 +232,7 @@ async def test_a_name_that_changes_between_check_and_connect_is_looked_up_once(g
     async with world({"turn.example.org": [[PUBLIC], ["127.0.0.1"]]}, good) as (outside, site):
         site.file("/m", DATA)
         got = bytearray()
-        await download("https://turn.example.org/m", FOR_OTHERS, sink=got.extend, edge=outside.edge())
+        await download("https://turn.example.org/m", OTHERS_URL_REACH, sink=got.extend, edge=outside.edge())
         assert got == DATA
         assert outside.looked_up == ["turn.example.org"]
         assert outside.connected == [(PUBLIC, 443)]
@@ -243,7 +243,7 @@ async def test_what_lies_on_the_internet_comes_through_the_same_edge(good: Paper
         site.pages["/0"] = reply(302, location="https://cdn.example.org/m")
         site.file("/m", DATA)
         got = bytearray()
-        await download(f"https://{HOST}/0", FOR_OTHERS, sink=got.extend, edge=outside.edge())
+        await download(f"https://{HOST}/0", OTHERS_URL_REACH, sink=got.extend, edge=outside.edge())
         assert got == DATA
         assert outside.connected == [(PUBLIC, 443), ("93.184.216.35", 443)]
 
@@ -260,7 +260,7 @@ async def test_what_lies_on_the_internet_comes_through_the_same_edge(good: Paper
 )
 def test_what_can_be_read_after_hf_leads_to_hugging_face_alone(text: str) -> None:
     file = read_hf(text)
-    place = read_url(travelling(text) or "", FOR_OTHERS)
+    place = read_url(travelling(text) or "", OTHERS_URL_REACH)
     assert (place.host, place.port) == ("huggingface.co", 443)
     assert place.target.startswith(f"/{file.repo}/resolve/")
     assert not {"..", "."} & set(place.target.split("/"))

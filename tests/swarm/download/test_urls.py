@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.errors import Refused
 from swarm.download.urls import (
-    FOR_OTHERS,
-    FOR_OWNER,
+    OTHERS_URL_REACH,
+    OWNER_URL_REACH,
     FileUrl,
     address_problem,
     name_in,
@@ -133,7 +133,7 @@ REFUSED_TO_OTHERS = [
 @pytest.mark.parametrize(("text", "why"), REFUSED_TO_OTHERS)
 def test_what_leads_elsewhere_than_to_the_internet_is_refused_with_its_reason(text: str, why: str) -> None:
     with pytest.raises(Refused) as caught:
-        read_url(text, FOR_OTHERS)
+        read_url(text, OTHERS_URL_REACH)
     assert why in caught.value.what
     assert "secret" not in caught.value.what
 
@@ -150,23 +150,23 @@ def test_what_leads_elsewhere_than_to_the_internet_is_refused_with_its_reason(te
     ],
 )
 def test_what_lies_on_the_internet_is_taken_apart(text: str, place: FileUrl) -> None:
-    assert read_url(text, FOR_OTHERS) == place
+    assert read_url(text, OTHERS_URL_REACH) == place
 
 
 def test_the_owner_may_name_servers_of_its_own_network_and_other_ports() -> None:
-    assert read_url("http://nas:8080/m.onnx", FOR_OWNER).authority == "nas:8080"
-    assert read_url("http://192.168.1.5/m", FOR_OWNER).port == 80
-    assert read_url("https://[fd00::1]:8443/m", FOR_OWNER).url == "https://[fd00::1]:8443/m"
+    assert read_url("http://nas:8080/m.onnx", OWNER_URL_REACH).authority == "nas:8080"
+    assert read_url("http://192.168.1.5/m", OWNER_URL_REACH).port == 80
+    assert read_url("https://[fd00::1]:8443/m", OWNER_URL_REACH).url == "https://[fd00::1]:8443/m"
 
 
 @pytest.mark.parametrize("text", ["ftp://nas/m", "http://user@nas/m", "http://0x7f.1/m", "http://nas/a b"])
 def test_the_owner_is_refused_what_nobody_can_read_in_one_way(text: str) -> None:
     with pytest.raises(Refused):
-        read_url(text, FOR_OWNER)
+        read_url(text, OWNER_URL_REACH)
 
 
 def test_a_key_in_the_query_is_not_shown() -> None:
-    assert read_url("https://a.org/m?key=secret", FOR_OTHERS).shown == "https://a.org/m"
+    assert read_url("https://a.org/m?key=secret", OTHERS_URL_REACH).shown == "https://a.org/m"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_key_in_the_query_is_not_shown() -> None:
     ],
 )
 def test_a_redirect_leads_where_its_location_says(location: str, to: str) -> None:
-    assert redirected(read_url("https://a.org/x/m", FOR_OTHERS), location, FOR_OTHERS).url == to
+    assert redirected(read_url("https://a.org/x/m", OTHERS_URL_REACH), location, OTHERS_URL_REACH).url == to
 
 
 @pytest.mark.parametrize(
@@ -204,12 +204,12 @@ def test_a_redirect_leads_where_its_location_says(location: str, to: str) -> Non
 )
 def test_a_redirect_is_looked_at_as_closely_as_the_first_url(location: str) -> None:
     with pytest.raises(Refused):
-        redirected(read_url("https://a.org/x/m", FOR_OTHERS), location, FOR_OTHERS)
+        redirected(read_url("https://a.org/x/m", OTHERS_URL_REACH), location, OTHERS_URL_REACH)
 
 
 def test_not_even_the_owner_is_led_from_https_to_http() -> None:
     with pytest.raises(Refused, match="from https to http"):
-        redirected(read_url("https://a.org/m", FOR_OWNER), "http://a.org/m", FOR_OWNER)
+        redirected(read_url("https://a.org/m", OWNER_URL_REACH), "http://a.org/m", OWNER_URL_REACH)
 
 
 @given(st.ip_addresses())
@@ -223,10 +223,10 @@ def test_an_address_that_python_calls_private_or_multicast_is_never_taken_for_pu
 def test_any_text_is_read_or_refused(text: str) -> None:
     for given_text in (text, f"https://{text}", f"https://a.org/{text}"):
         try:
-            place = read_url(given_text, FOR_OTHERS)
+            place = read_url(given_text, OTHERS_URL_REACH)
         except Refused:
             continue
-        assert read_url(place.url, FOR_OTHERS) == place
+        assert read_url(place.url, OTHERS_URL_REACH) == place
 
 
 def test_a_file_at_hugging_face_is_named_with_its_repository_and_revision() -> None:
@@ -240,7 +240,7 @@ def test_a_file_at_hugging_face_is_named_with_its_repository_and_revision() -> N
         result.url == "https://huggingface.co/onnx-community/mobilenet/resolve/refs%2Fpr%2F1/onnx/model.onnx"
     )
     assert read_hf("hf://a/b/m.onnx").url == "https://huggingface.co/a/b/resolve/main/m.onnx"
-    assert read_url(result.url, FOR_OTHERS).host == "huggingface.co"
+    assert read_url(result.url, OTHERS_URL_REACH).host == "huggingface.co"
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ import trio
 from protocol.messages import index as index_messages
 from protocol.messages.index import MAX_COUNTED, StoreVerdict
 from protocol.values.advert import ADVERT_TTL_S, Advert, SignedAdvert, UnitOffer, advert_body, advert_message
-from protocol.values.index_keys import EVERYBODY, implied, shard_key, shard_prefix
+from protocol.values.index_keys import EVERYBODY, index_alternatives, shard_key, shard_prefix
 from protocol.values.match import compile_requirement
 from protocol.values.requirement import Requirement
 from swarm.index import covered, publisher, query
 from swarm.index.covered import COMMON, COMMON_STILL, RARE, is_covered, seen_covered
-from swarm.index.shard_store import SOFT_LIMIT, read_signed
+from swarm.index.shard_store import SPLIT_THRESHOLD, read_signed
 from swarm.index.sweep import FRESH_S
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, routing_key
@@ -300,7 +300,7 @@ class Swarm:
         )
 
     async def query(self, seed: int, requirement: Requirement, depth: int = DEPTH) -> set[str]:
-        reader = query_over(self.race, SOFT_LIMIT * 2**depth, seed)
+        reader = query_over(self.race, SPLIT_THRESHOLD * 2**depth, seed)
         return names((await reader.query(requirement, 1000)).devices)
 
 
@@ -354,7 +354,7 @@ async def test_what_is_not_counted_is_not_taken_for_rare(autojump_clock: Jumping
     """Such a low memory limit implies more attributes than fit into one request."""
     swarm = Swarm(having=500, own=(), lie=0, liars=0)
     many = needs(*(f'units has "{unit}"' for unit in (CPU, "GPU (ONNX)", "NPU (ONNX)")), "ram >= 1 KiB")
-    assert len(implied(many)[-2]) > MAX_COUNTED
+    assert len(index_alternatives(many)[-2]) > MAX_COUNTED
     swarm.units = (CPU, "GPU (ONNX)", "NPU (ONNX)")
     assert await swarm.query(seed, many) == EVERYBODY_THERE
 
@@ -363,7 +363,7 @@ async def test_who_asks_for_less_than_a_moment_ago_looks_first_how_many_have_it(
     autojump_clock: Jumping,
 ) -> None:
     swarm = Swarm(having=0, own=(listed(0, ram=2**40),), lie=0, liars=0)
-    query = query_over(swarm.race, SOFT_LIMIT * 2**DEPTH)
+    query = query_over(swarm.race, SPLIT_THRESHOLD * 2**DEPTH)
     for limit in ("1 TiB", "512 GiB"):
         swarm.parts.clear()
         result = await query.query(needs(f"ram >= {limit}"), 16)
@@ -381,7 +381,7 @@ async def test_who_was_covered_when_the_swarm_outgrew_one_shard_is_found_before_
 
 async def test_who_asks_again_soon_begins_in_the_part_whose_holders_he_knows(autojump_clock: Jumping) -> None:
     swarm = Swarm(having=0, own=(), lie=0, liars=0)
-    query = query_over(swarm.race, SOFT_LIMIT * 2**DEPTH)
+    query = query_over(swarm.race, SPLIT_THRESHOLD * 2**DEPTH)
     seen = set()
     for _ in range(8):
         swarm.parts.clear()
@@ -409,7 +409,7 @@ async def test_holders_of_a_covered_attribute_are_forgotten_once_what_they_have_
 
 async def test_who_asks_again_and_again_goes_on_to_other_parts(autojump_clock: Jumping) -> None:
     swarm = Swarm(having=500, own=(), lie=0, liars=0)
-    query = query_over(swarm.race, SOFT_LIMIT * 2**DEPTH)
+    query = query_over(swarm.race, SPLIT_THRESHOLD * 2**DEPTH)
     for _ in range(60):
         await query.query(EVERY_CPU, 1)
         await trio.sleep(FRESH_S / 3)

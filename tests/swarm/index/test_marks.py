@@ -39,7 +39,7 @@ def claim(
 
 @pytest.fixture
 def store() -> ShardStore:
-    return ShardStore(soft=1000)
+    return ShardStore(split_threshold=1000)
 
 
 def test_enough_publishers_of_different_networks_make_a_mark(store: ShardStore) -> None:

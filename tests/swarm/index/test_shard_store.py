@@ -189,7 +189,7 @@ def test_a_public_network_has_eight_places_in_a_shard_and_private_ones_have_all(
 
 
 def test_a_shard_says_split_above_its_limit_and_takes_no_more_than_twice_as_many() -> None:
-    holder = ShardStore(soft=4)
+    holder = ShardStore(split_threshold=4)
     verdicts = [put(holder, identity) for identity in IDS[:10]]
     assert verdicts == [StoreVerdict.OK] * 4 + [StoreVerdict.SPLIT] * 6
     page = page_of(holder, 0, index_messages.QueryShard(attribute="node"))
@@ -262,7 +262,7 @@ class HolderMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.holder = ShardStore(soft=6, quota=2)
+        self.holder = ShardStore(split_threshold=6, quota=2)
         self.now = 0.0
         self.newest: dict[str, int] = {}
 

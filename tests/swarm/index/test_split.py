@@ -16,7 +16,7 @@ from protocol.values.advert import Advert, SignedAdvert, advert_body, advert_mes
 from protocol.values.index_keys import EVERYBODY
 from swarm.index.lookup import HolderSet, Lookups, _Shortlist
 from swarm.index.query import Query, QueryResult
-from swarm.index.shard_store import SOFT_LIMIT
+from swarm.index.shard_store import SPLIT_THRESHOLD
 from swarm.index.walk import READERS
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import Identity, distance
@@ -91,7 +91,7 @@ class Tree:
 
     async def query(self, want: int, nodes: float = 1.0) -> QueryResult:
         """`nodes`: the reader's estimate of the number of nodes."""
-        return await query_over(self.race, nodes).under(EVERYBODY, want)
+        return await query_over(self.race, nodes).find_by_attribute(EVERYBODY, want)
 
 
 async def test_who_wants_few_devices_follows_one_path_and_asks_two_holders_on_the_way(
@@ -117,7 +117,7 @@ async def test_who_knows_the_size_of_the_swarm_begins_where_its_shards_lie(
     autojump_clock: Jumping, estimated: int, depths: list[int]
 ) -> None:
     tree = Tree(DEPTH)
-    result = await tree.query(OF_LEAF, nodes=SOFT_LIMIT * 2**estimated)
+    result = await tree.query(OF_LEAF, nodes=SPLIT_THRESHOLD * 2**estimated)
     assert len(result.devices) == OF_LEAF
     assert list(dict.fromkeys(depth for depth, _ in tree.asked)) == depths
     assert result.total == EVERYBODY_HERE
@@ -126,7 +126,7 @@ async def test_who_knows_the_size_of_the_swarm_begins_where_its_shards_lie(
 @pytest.mark.parametrize("depth", [0, 1, DEPTH])
 async def test_what_was_passed_over_is_read_too(autojump_clock: Jumping, depth: int) -> None:
     tree = Tree(depth)
-    result = await tree.query(EVERYBODY_HERE + 1, nodes=SOFT_LIMIT * 2 ** (DEPTH - 1))
+    result = await tree.query(EVERYBODY_HERE + 1, nodes=SPLIT_THRESHOLD * 2 ** (DEPTH - 1))
     assert len(result.devices) == 2**depth * OF_LEAF
     assert result.complete
     assert result.total == 2**depth * OF_LEAF
@@ -156,7 +156,7 @@ async def test_liars_who_say_that_a_passed_over_shard_is_empty_hide_nobody(
     tree = Tree(
         DEPTH, {contact.peer: lambda page: index_messages.ShardPage() for contact in HOLDERS[honest:]}
     )
-    result = await tree.query(EVERYBODY_HERE + 1, nodes=SOFT_LIMIT * 2**estimated)
+    result = await tree.query(EVERYBODY_HERE + 1, nodes=SPLIT_THRESHOLD * 2**estimated)
     assert len(result.devices) == EVERYBODY_HERE
 
 
@@ -196,7 +196,7 @@ async def test_one_holder_that_shows_its_own_and_calls_it_all_hides_nobody(
 
     tree._answer = answer  # type: ignore[method-assign]
 
-    result = await query_over(tree.race, 1.0, seed).under(EVERYBODY, 1000)
+    result = await query_over(tree.race, 1.0, seed).find_by_attribute(EVERYBODY, 1000)
     assert names(result.devices) >= {f"node-{number}" for number in range(120)}
 
 
@@ -218,7 +218,7 @@ async def test_holders_that_know_nothing_lead_to_nearer_ones_where_a_lookup_did_
         return fresh
 
     query.lookups.holders, query.lookups.named = holders, named  # type: ignore[method-assign, assignment]
-    result = await query.under(EVERYBODY, OF_LEAF)
+    result = await query.find_by_attribute(EVERYBODY, OF_LEAF)
     assert len(result.devices) == OF_LEAF
     assert len(tree.asked) == 2 * READERS
 

@@ -16,7 +16,7 @@ from swarm.net.addresses import Address, PeerId
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 from swarm.net.routing_table import RoutingTable
-from swarm.p2p.dialler import AnotherAnswers
+from swarm.p2p.dialler import WrongPeerAnswered
 
 GATE = Identity.from_seed("gate").peer_id
 OTHER = Identity.from_seed("other").peer_id
@@ -44,7 +44,7 @@ class Swarm:
         if peer in there:
             self.live.add(peer)
         elif there:
-            raise Unreachable("no way") from AnotherAnswers("no way", there.pop())
+            raise Unreachable("no way") from WrongPeerAnswered("no way", there.pop())
         else:
             raise Unreachable("no way")
 

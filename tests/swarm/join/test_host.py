@@ -17,11 +17,11 @@ from multiaddr import Multiaddr
 from protocol.errors import ResourceError, Unreachable
 from swarm.base.logs import LimitLines
 from swarm.join.host import HostNetwork, open_host
-from swarm.net.addresses import concrete, parse_tcp, split_peer, usable
+from swarm.net.addresses import expand_wildcards, parse_tcp, split_peer, usable
 from swarm.net.cost import PeerClass
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Stream
-from swarm.p2p.dialler import AnotherAnswers
+from swarm.p2p.dialler import WrongPeerAnswered
 from swarm.p2p.yamux import BoundedYamux
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -241,11 +241,11 @@ async def test_a_connection_is_watched_once_somebody_has_waited_for_work_there_i
         assert conn is not None
         muxed = conn.muxed_conn
         assert isinstance(muxed, BoundedYamux)
-        assert not muxed.matters
+        assert not muxed.has_waiters
         proxy.cut = cut
         with pytest.raises(Unreachable):
             await client.open(server.peer_id, ECHO, max_wait_s=0.2 if cut else 20)
-        assert muxed.matters is cut
+        assert muxed.has_waiters is cut
         nursery.cancel_scope.cancel()
 
 
@@ -253,7 +253,7 @@ async def test_a_connection_is_watched_once_somebody_has_waited_for_work_there_i
 
 
 def test_a_wildcard_becomes_addresses_that_can_be_dialled() -> None:
-    result = concrete(["/ip4/0.0.0.0/tcp/4001"])
+    result = expand_wildcards(["/ip4/0.0.0.0/tcp/4001"])
     assert result
     assert all(address.endswith("/tcp/4001") and "/0.0.0.0/" not in address for address in result)
     loopback = [address for address in result if "/127." in address]
@@ -261,7 +261,7 @@ def test_a_wildcard_becomes_addresses_that_can_be_dialled() -> None:
 
 
 def test_loopback_is_announced_when_asked_for() -> None:
-    assert concrete(["/ip4/127.0.0.1/tcp/4001"]) == ("/ip4/127.0.0.1/tcp/4001",)
+    assert expand_wildcards(["/ip4/127.0.0.1/tcp/4001"]) == ("/ip4/127.0.0.1/tcp/4001",)
 
 
 async def test_announced_addresses_replace_the_others() -> None:
@@ -302,7 +302,7 @@ async def test_who_answers_instead_of_a_peer_is_named() -> None:
     ):
         with pytest.raises(Unreachable) as caught:
             await node.connect(required.peer_id, other.addresses)
-    assert isinstance(caught.value.__cause__, AnotherAnswers)
+    assert isinstance(caught.value.__cause__, WrongPeerAnswered)
     assert caught.value.__cause__.actual == result.peer_id
 
 

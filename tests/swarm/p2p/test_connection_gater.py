@@ -30,7 +30,7 @@ def proved(arrivals: ConnectionGater, ip: str, now: float, count: int) -> list[I
     results = []
     for number in range(count):
         arrival = arrivals.arrive(ip, now)
-        if arrival is not None and arrivals.stays(arrival, f"peer {number}", 0, now):
+        if arrival is not None and arrivals.keep_authenticated(arrival, f"peer {number}", 0, now):
             results.append(arrival)
     return results
 
@@ -159,7 +159,7 @@ def test_connections_that_prove_nothing_take_no_more_than_their_part() -> None:
     assert "honest" not in cut
     assert cut[2:] == ["flood 2", "flood 3", "network 0", "network 1"]
     assert arrivals.refused == {"pending": 6}
-    assert arrivals.stays(honest, "honest", 1, 0.0)
+    assert arrivals.keep_authenticated(honest, "honest", 1, 0.0)
     for one in floods:
         arrivals.leave(one)
 
@@ -180,7 +180,7 @@ def test_the_last_connections_are_for_known_peers() -> None:
     for peer, stored in (("stranger", False), ("friend", True)):
         arrival = arrivals.arrive(HOME, 0.0)
         assert arrival is not None
-        assert arrivals.stays(arrival, peer, 4, 0.0) is stored
+        assert arrivals.keep_authenticated(arrival, peer, 4, 0.0) is stored
     assert arrivals.refused == {"full": 1}
 
 
@@ -207,7 +207,7 @@ def test_whatever_comes_and_goes_nothing_is_left_behind(steps: list[tuple[str, s
         if step == "a" and (arrival := arrivals.arrive(ip, float(now))) is not None:
             here.append(arrival)
         elif step == "p" and here:
-            arrivals.stays(here[which % len(here)], "peer", which % 3, float(now))
+            arrivals.keep_authenticated(here[which % len(here)], "peer", which % 3, float(now))
         elif step == "l" and here:
             arrivals.leave(here.pop(which % len(here)))
         assert arrivals._held.total() == len(here)

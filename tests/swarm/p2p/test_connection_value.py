@@ -96,7 +96,7 @@ class Gate:
             self.gater.leave(arrival)
 
         arrival.cut = cut
-        if not self.gater.stays(arrival, peer, 0, self.now):
+        if not self.gater.keep_authenticated(arrival, peer, 0, self.now):
             self.gater.leave(arrival)
             return False
         self.up[peer] = arrival

@@ -103,7 +103,7 @@ def test_an_idle_key_does_not_displace_others_again_and_again() -> None:
     for place, peer in enumerate(("idle", "b", "c")):
         arrivals[peer] = arrival = gater.arrive("127.0.0.1", 0.0)
         assert arrival is not None
-        assert gater.stays(arrival, peer, 0, place * 2 * NEW_S)
+        assert gater.keep_authenticated(arrival, peer, 0, place * 2 * NEW_S)
     now = 4 * NEW_S
     assert gater.evicted == 1
     assert not gater.welcome("idle", now)
@@ -118,7 +118,7 @@ def test_an_address_from_which_a_connection_was_used_is_remembered() -> None:
     for ip, used in (("192.0.2.1", True), ("198.51.100.1", False)):
         arrival = gater.arrive(ip, 0.0)
         assert arrival is not None
-        assert gater.stays(arrival, ip, 0, 0.0)
+        assert gater.keep_authenticated(arrival, ip, 0, 0.0)
         if used:
             arrival.use.note(1.0, answered=False)
         gater.leave(arrival)

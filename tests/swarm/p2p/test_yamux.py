@@ -13,8 +13,8 @@ from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, Mux
 from libp2p.stream_muxer.yamux import yamux
 
 from swarm.net.memory import MemoryAccount, MemoryLimits
+from swarm.p2p.due_checks import DueChecks
 from swarm.p2p.hardening import harden
-from swarm.p2p.looks import Looks
 from swarm.p2p.muxed_stream import MAX_WINDOW
 from swarm.p2p.yamux import (
     CASUAL_PING_EVERY_S,
@@ -369,7 +369,7 @@ async def test_an_idle_connection_takes_one_task_and_its_node_one_for_all(
 ) -> None:
     """Compares 1,020 idle keys with 64 MiB."""
     harden()
-    looks = Looks()
+    looks = DueChecks()
     async with trio.open_nursery() as nursery:
         rigs = [Rig(nursery) for _ in range(3)]
         for rig in rigs:
@@ -391,7 +391,7 @@ async def test_an_idle_connection_takes_one_task_and_its_node_one_for_all(
 async def test_who_is_due_sooner_than_all_others_is_looked_at_in_time(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    looks, seen = Looks(), list[tuple[str, float]]()
+    looks, seen = DueChecks(), list[tuple[str, float]]()
 
     class Due:
         event_shutting_down = trio.Event()

@@ -13,7 +13,7 @@ from protocol.words import Role
 from swarm.base.home import Home
 from swarm.net.identity import Identity, load_or_create
 from swarm.pools.home_pool import home_pool, named_pool
-from swarm.pools.manifests import find_member, with_member, without
+from swarm.pools.manifests import find_member, revoke_peers, with_member
 from swarm.pools.membership import join_pool, store_manifest, stored_manifest
 from swarm.pools.owner import create_pool, own_pools
 from swarm.pools.trusted import PoolWorkers, trusted_workers
@@ -56,7 +56,7 @@ def test_the_scheduler_of_a_home_is_always_a_submitter_of_its_pool(home: Home) -
     scheduler = load_or_create(home.key("scheduler")).peer_id
     (line,) = made.manifest().members
     assert (line.peer, line.role, line.until, line.name) == (scheduler, Role.SUBMIT, None, "owner")
-    made.change(lambda manifest: without(manifest, (scheduler,), NOW))
+    made.change(lambda manifest: revoke_peers(manifest, (scheduler,), NOW))
     assert find_member(home_pool(home, NOW).manifest(), scheduler, Role.SUBMIT, NOW) is not None
     home.key("scheduler").unlink()
     fresh = load_or_create(home.key("scheduler")).peer_id
@@ -111,7 +111,7 @@ def test_the_workers_of_the_home_and_of_its_pool_are_its_own(home: Home) -> None
     own = trusted_workers(home, NOW)[0]
     assert (own.name, own.id, own.own) == ("home", made.id, True)
     assert own.devices == {mine: None, peer("shed"): DEVICE}
-    made.change(lambda manifest: without(manifest, (peer("shed"),), NOW))
+    made.change(lambda manifest: revoke_peers(manifest, (peer("shed"),), NOW))
     assert trusted_workers(home, NOW)[0].peers == {mine}
 
 
@@ -126,7 +126,7 @@ def test_members_of_another_pool_are_trusted_until_their_line_ends_or_ours_does(
     assert only(trusted_workers(home, NOW), "lab") == PoolWorkers("lab", lab.id, False, {peer("rack"): None})
     assert only(trusted_workers(home, NOW + 700), "lab").peers == frozenset()
     assert [each.name for each in trusted_workers(home, NOW + 2000)] == ["home"]
-    lab.change(lambda m: without(m, (scheduler,), NOW))
+    lab.change(lambda m: revoke_peers(m, (scheduler,), NOW))
     store_manifest(home, lab.signed())
     assert stored_manifest(home, lab.id) == lab.signed()
     assert [each.name for each in trusted_workers(home, NOW)] == ["home"]

@@ -11,14 +11,14 @@ from swarm.net.identity import Identity
 from swarm.pools.manifests import (
     DELEGATION_S,
     MARGIN_S,
-    caught_up,
     find_member,
     live_members,
+    merge_restored_manifest,
+    revoke_peers,
     revoked_peers,
     sign_manifest,
     verified,
     with_member,
-    without,
 )
 from swarm.pools.tokens import LEEWAY_S
 
@@ -64,13 +64,13 @@ def test_the_number_rises_with_each_change_and_with_nothing_else() -> None:
     assert (renamed.number, len(renamed.members)) == (3, 1)
     both = with_member(renamed, member(1, Role.SUBMIT), NOW)
     assert len(both.members) == 2
-    gone = without(both, (peer(1),), NOW)
+    gone = revoke_peers(both, (peer(1),), NOW)
     assert (gone.number, gone.members, revoked(gone)) == (5, (), [peer(1)])
-    assert without(gone, (peer(1),), NOW) is gone
+    assert revoke_peers(gone, (peer(1),), NOW) is gone
 
 
 def test_a_revoked_peer_comes_back_only_when_pardoned() -> None:
-    gone = without(with_member(EMPTY, member(1), NOW), (peer(1),), NOW)
+    gone = revoke_peers(with_member(EMPTY, member(1), NOW), (peer(1),), NOW)
     assert peer(1) in revoked_peers(gone)
     with pytest.raises(NotPermitted, match="revoked"):
         with_member(gone, member(1), NOW)
@@ -91,7 +91,7 @@ def test_a_membership_counts_until_its_end_and_for_the_leeway_of_clocks() -> Non
 
 
 def test_lines_that_ended_long_ago_leave_the_manifest_with_its_next_change() -> None:
-    manifest = without(with_member(EMPTY, member(1, until=NOW + 10), NOW), (peer(3),), NOW)
+    manifest = revoke_peers(with_member(EMPTY, member(1, until=NOW + 10), NOW), (peer(3),), NOW)
     soon = with_member(manifest, member(2), NOW + MARGIN_S)
     assert [m.name for m in soon.members] == ["m-1", "m-2"]
     later = with_member(soon, member(4), NOW + MARGIN_S + 11)
@@ -103,10 +103,10 @@ def test_lines_that_ended_long_ago_leave_the_manifest_with_its_next_change() -> 
 
 def test_a_pool_restored_from_an_old_copy_catches_up_and_forgets_no_revocation() -> None:
     copy = with_member(EMPTY, member(1), NOW)
-    newer = without(with_member(copy, member(2), NOW), (peer(3),), NOW)
-    assert caught_up(copy, newer, NOW) is newer
-    assert caught_up(newer, copy, NOW) is newer
-    after = caught_up(without(copy, (peer(2),), NOW), newer, NOW)
+    newer = revoke_peers(with_member(copy, member(2), NOW), (peer(3),), NOW)
+    assert merge_restored_manifest(copy, newer, NOW) is newer
+    assert merge_restored_manifest(newer, copy, NOW) is newer
+    after = merge_restored_manifest(revoke_peers(copy, (peer(2),), NOW), newer, NOW)
     assert after.number == newer.number + 1
     assert set(revoked(after)) == {peer(2), peer(3)}
     assert [m.name for m in after.members] == ["m-1"]
@@ -121,7 +121,7 @@ def test_a_full_pool_says_so_and_what_to_do() -> None:
     assert "sark-node pool create" in caught.value.hint
     entries = tuple(RevokedPeer(peer=peer(n), until=int(NOW) + 9) for n in range(MAX_REVOKED))
     with pytest.raises(NotPermitted, match="the most that are possible"):
-        without(EMPTY.model_copy(update={"revoked": entries}), (peer(-1),), NOW)
+        revoke_peers(EMPTY.model_copy(update={"revoked": entries}), (peer(-1),), NOW)
 
 
 def test_from_the_fullest_pool_every_member_can_be_revoked() -> None:
@@ -131,7 +131,7 @@ def test_from_the_fullest_pool_every_member_can_be_revoked() -> None:
         line = PoolMember(peer=peer(number), role=Role.WORKER, name=name, slots=9, until=2**40, ttl_s=2**30)
         manifest = with_member(manifest, line, NOW)
     for number in range(MAX_MEMBERS):
-        manifest = without(manifest, (peer(number),), NOW)
+        manifest = revoke_peers(manifest, (peer(number),), NOW)
         sign_manifest(POOL, manifest)
     signed = sign_manifest(POOL, manifest)
     assert verified(signed) == manifest
@@ -139,10 +139,10 @@ def test_from_the_fullest_pool_every_member_can_be_revoked() -> None:
 
 
 def test_catching_up_drops_no_revocation_in_silence() -> None:
-    own = without(EMPTY, [peer(n) for n in range(200)], NOW)
-    theirs = without(without(EMPTY, [peer(n) for n in range(200, 400)], NOW), [peer(400)], NOW)
+    own = revoke_peers(EMPTY, [peer(n) for n in range(200)], NOW)
+    theirs = revoke_peers(revoke_peers(EMPTY, [peer(n) for n in range(200, 400)], NOW), [peer(400)], NOW)
     with pytest.raises(NotPermitted, match="the most that are possible"):
-        caught_up(own, theirs, NOW)
+        merge_restored_manifest(own, theirs, NOW)
 
 
 def test_catching_up_leaves_out_members_sooner_than_a_revocation() -> None:
@@ -151,7 +151,7 @@ def test_catching_up_leaves_out_members_sooner_than_a_revocation() -> None:
         line = PoolMember(peer=peer(number), role=Role.WORKER, name=f"{number:060}", team="t" * 64)
         full = with_member(full, line, NOW)
     newer = full.model_copy(update={"number": 900})
-    after = caught_up(without(EMPTY, [peer(-n) for n in range(1, 200)], NOW), newer, NOW)
+    after = merge_restored_manifest(revoke_peers(EMPTY, [peer(-n) for n in range(1, 200)], NOW), newer, NOW)
     sign_manifest(POOL, after)
     assert len(after.revoked) == 199
     assert 0 < len(after.members) < len(newer.members)

@@ -14,7 +14,7 @@ from protocol.words import Role
 from swarm.base.durable import write_durably
 from swarm.base.home import Home
 from swarm.net.identity import Identity
-from swarm.pools.manifests import verified, with_member, without
+from swarm.pools.manifests import revoke_peers, verified, with_member
 from swarm.pools.membership import (
     Credential,
     credentials,
@@ -109,7 +109,7 @@ def test_a_change_by_another_process_is_seen(home: Home) -> None:
 
 
 def test_a_change_that_is_refused_leaves_all_as_it_was(pool: OwnPool) -> None:
-    pool.change(lambda m: without(m, (member(1).peer,), NOW))
+    pool.change(lambda m: revoke_peers(m, (member(1).peer,), NOW))
     before = pool.signed()
     with pytest.raises(NotPermitted):
         pool.change(lambda m: with_member(m, member(1), NOW))
@@ -162,7 +162,7 @@ def test_a_ticket_is_stored_as_long_as_one_who_joined_with_it_is_a_member(pool: 
     for _ in range(2):
         issue(pool, NOW + 2000, 1)
     assert next((each.id, each.used) for each in pool.tickets()) == (ticket.id, (member(1).peer,))
-    pool.change(lambda m: without(m, (member(1).peer,), NOW))
+    pool.change(lambda m: revoke_peers(m, (member(1).peer,), NOW))
     issue(pool, NOW + 3000)
     assert ticket.id not in {each.id for each in pool.tickets()}
 
@@ -228,7 +228,7 @@ def test_a_ticket_with_a_forged_or_foreign_manifest_is_refused(home: Home, pool:
 
 def test_an_older_manifest_never_takes_the_place_of_a_newer(home: Home, pool: OwnPool) -> None:
     old = pool.signed()
-    pool.change(lambda m: without(m, (member(1).peer,), NOW))
+    pool.change(lambda m: revoke_peers(m, (member(1).peer,), NOW))
     store_manifest(home, pool.signed())
     store_manifest(home, old)
     stored = stored_manifest(home, pool.id)

@@ -12,7 +12,7 @@ import trio
 from swarm.net.addresses import Address, Contact, PeerId
 from swarm.net.identity import Identity
 from swarm.reach import mdns
-from swarm.reach.mdns import Lan, Zeroconfs, announcement, neighbour, ways_on_lan
+from swarm.reach.mdns import Lan, Zeroconfs, announcement, find_lan_contacts, neighbour
 
 ME, OTHER, THIRD = (Identity.from_seed(name).peer_id for name in ("me", "other", "third"))
 HOME = ("192.168.1.7/255.255.255.0", "fd00:1::7/64")
@@ -132,7 +132,7 @@ def test_a_command_takes_a_glance_and_goes_on_as_soon_as_nobody_new_answers() ->
     air.say("other", contact(OTHER))
     air.say("third", contact(THIRD, 10))
     air.say("nonsense", None)
-    assert set(ways_on_lan(session=air)) == {
+    assert set(find_lan_contacts(session=air)) == {
         f"/ip4/192.168.1.9/tcp/4001/p2p/{OTHER}",
         f"/ip4/192.168.1.10/tcp/4001/p2p/{THIRD}",
     }
@@ -141,8 +141,8 @@ def test_a_command_takes_a_glance_and_goes_on_as_soon_as_nobody_new_answers() ->
 
 
 def test_a_glance_where_there_is_nobody_or_no_multicast_finds_nobody() -> None:
-    assert ways_on_lan(0.05, session=Air()) == ()
-    assert ways_on_lan(0.05, session=Air(broken=True)) == ()
+    assert find_lan_contacts(0.05, session=Air()) == ()
+    assert find_lan_contacts(0.05, session=Air(broken=True)) == ()
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from swarm.reach.reachability import (
     Reach,
     ReachState,
     advertised,
+    after_address_change,
     answered,
     called,
-    moved,
     verdict_of,
 )
 
@@ -57,7 +57,7 @@ def walk(steps: Sequence[Step]) -> Iterator[tuple[float, Step, ReachState]]:
         if isinstance(step, float):
             now += step
         elif step == "moved":
-            standing = moved(standing, now)
+            standing = after_address_change(standing, now)
         elif isinstance(step, DialVerdict):
             standing = answered(standing, step, now)
         else:
@@ -156,9 +156,11 @@ def test_a_call_from_somebody_has_a_node_behind_a_router_ask_again_but_not_all_t
 
 
 def test_another_network_makes_a_direct_node_unknown_and_one_behind_stays_so_until_it_is_reached() -> None:
-    assert moved(answered(ReachState(), far(4001), 1.0), 9.0) == ReachState(ask_at=9.0, asked_at=1.0)
+    assert after_address_change(answered(ReachState(), far(4001), 1.0), 9.0) == ReachState(
+        ask_at=9.0, asked_at=1.0
+    )
     behind = answered(answered(ReachState(), far(), 1.0), far(), 4.0)
-    after = moved(behind, 9.0)
+    after = after_address_change(behind, 9.0)
     assert (after.reach, after.ask_at) == (Reach.BEHIND, 9.0)
     assert answered(after, far(4001), 10.0).reach is Reach.DIRECT
 

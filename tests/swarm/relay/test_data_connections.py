@@ -19,7 +19,7 @@ from swarm.relay.data_connections import (
     DataConnections,
     ExpectedConnection,
     Mask,
-    NotTaken,
+    UnexpectedDataConnection,
     bind,
 )
 
@@ -57,7 +57,7 @@ async def bound(halves: DataConnections, name: Binding, admit: object = room) ->
         assert callable(admit)
         try:
             await halves.take(gate, admit)
-        except NotTaken:
+        except UnexpectedDataConnection:
             await gate.aclose()
 
     async with trio.open_nursery() as nursery:
@@ -113,7 +113,7 @@ async def test_an_id_may_come_byte_by_byte_and_must_come_whole(halves: DataConne
             async def take(stream: trio.abc.HalfCloseableStream, taken: list[bool]) -> None:
                 try:
                     taken.append(await halves.take(stream, room) is expected)
-                except NotTaken:
+                except UnexpectedDataConnection:
                     taken.append(False)
 
             async with trio.open_nursery() as nursery:

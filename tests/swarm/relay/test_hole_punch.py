@@ -174,7 +174,7 @@ async def test_a_kept_link_moves_to_the_direct_connection_and_gives_the_circuit_
         links = Links(caller, ProtocolId.HEALTH, HEALTH, nursery)
         first = await links.get(node.peer_id, [place.address])
         assert first.relayed
-        await until(lambda: links.detours(first))
+        await until(lambda: links.is_needlessly_relayed(first))
         await links.call(node.peer_id, (), Ping())
         await first.closed.wait()
         await until(lambda: came[-1].peer == caller.peer_id and not came[-1].relayed)

@@ -37,7 +37,7 @@ from swarm.relay.data_connections import (
     Binding,
     DataConnections,
     Half,
-    NotTaken,
+    UnexpectedDataConnection,
     bind,
 )
 from swarm.relay.hop import ASK_WITHIN_S, CHOOSE_WITHIN_S, QUIET_S, RelayHop
@@ -98,7 +98,7 @@ class Gate:
         async def take() -> None:
             try:
                 await self.halves.take(gates, lambda: self.room)
-            except NotTaken:
+            except UnexpectedDataConnection:
                 await gates.aclose()
 
         async with trio.open_nursery() as nursery:

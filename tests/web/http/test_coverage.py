@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from results.analysis.sittings import HeldIntervals
+from results.analysis.sittings import IntervalCoverage
 from web.http.coverage import READ_S, CoverageView
 
 
@@ -13,10 +13,10 @@ async def test_it_is_read_once_for_many_readers_and_anew_after_a_while(autojump_
     read_at: list[float] = []
     began = trio.current_time()
 
-    async def read() -> dict[str, HeldIntervals]:
+    async def read() -> dict[str, IntervalCoverage]:
         read_at.append(trio.current_time() - began)
         await trio.sleep(5)
-        return {"d k": HeldIntervals(len(read_at), 10)}
+        return {"d k": IntervalCoverage(len(read_at), 10)}
 
     view = CoverageView(read)
     seen: list[int] = []

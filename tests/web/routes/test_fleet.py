@@ -14,7 +14,7 @@ import trio
 
 from protocol.values.reading import DeviceReading, GpuReading
 from protocol.values.requirement import Requirement
-from results.analysis.sittings import HeldIntervals
+from results.analysis.sittings import IntervalCoverage
 from scheduler.output.fleet import FleetWatcher
 from scheduler.store.readings import ReadingsFile
 from swarm.net.identity import Identity
@@ -73,8 +73,8 @@ async def test_each_device_has_how_often_its_intervals_hold(
 ) -> None:
     big = Identity.from_seed("big").peer_id
 
-    async def read() -> dict[str, HeldIntervals]:
-        return {f"d-big {big}": HeldIntervals(19, 20, (0.0,))}
+    async def read() -> dict[str, IntervalCoverage]:
+        return {f"d-big {big}": IntervalCoverage(19, 20, (0.0,))}
 
     context.coverage = CoverageView(read)
     peers = {item["name"]: item for item in (await asking.get("/api/v1/peers")).json()["peers"]}

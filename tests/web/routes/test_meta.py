@@ -15,7 +15,7 @@ import trio.testing
 import sark
 from protocol.errors import SettingsError
 from scheduler.experiments.schedule import Schedules
-from scheduler.experiments.service import undisputed
+from scheduler.experiments.service import accept_devices
 from scheduler.models.describe import no_fetch
 from scheduler.store.store import Store
 from swarm.base.home import Home
@@ -88,7 +88,7 @@ async def test_experiments_are_seen_to_again_after_settings_were_wrong(
             trio.from_thread.run_sync(again.set)
         raise SettingsError("config.toml: store: no URL")
 
-    schedules = Schedules(Home.at(tmp_path / "home"), open_store, no_fetch, undisputed)
+    schedules = Schedules(Home.at(tmp_path / "home"), open_store, no_fetch, accept_devices)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(schedules.run, trio.lowlevel.checkpoint)
         await again.wait()

@@ -30,7 +30,7 @@ from protocol.values.record import (
 )
 from protocol.values.task import task_body
 from protocol.words import RunOutcome
-from results.analysis.sittings import HeldIntervals
+from results.analysis.sittings import IntervalCoverage
 from results.analysis.verify import check_results
 from results.export.raw import read_raw
 from scheduler.core.commands import CommitTo, RecordGrant
@@ -111,8 +111,8 @@ async def test_a_task_has_how_often_intervals_hold_on_its_device(
 ) -> None:
     device = f"d-laptop-7 {WORKER.peer_id}"
 
-    async def read() -> dict[str, HeldIntervals]:
-        return {device: HeldIntervals(19, 20, (math.log(1.1),))}
+    async def read() -> dict[str, IntervalCoverage]:
+        return {device: IntervalCoverage(19, 20, (math.log(1.1),))}
 
     context.coverage = CoverageView(read)
     writer.campaign("c-one", tasks=2)

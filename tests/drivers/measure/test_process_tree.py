@@ -11,7 +11,7 @@ from typing import Final
 import psutil
 import pytest
 
-from drivers.measure.family import descendants, family_cpu_s
+from drivers.measure.process_tree import descendants, process_tree_cpu_s
 
 USED_S: Final = 0.3
 PARENT: Final = """
@@ -31,7 +31,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("listed", [None, False], ids=["as this system has it", "where none are listed"])
 def test_what_a_childs_child_uses_counts_while_it_runs_and_when_it_has_ended(listed: bool | None) -> None:
-    before = family_cpu_s(listed)
+    before = process_tree_cpu_s(listed)
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
@@ -49,9 +49,9 @@ def test_what_a_childs_child_uses_counts_while_it_runs_and_when_it_has_ended(lis
         below = set(descendants(os.getpid(), listed))
         expected = {each.pid for each in psutil.Process().children(recursive=True)}
         assert {process.pid} < below == expected
-        assert family_cpu_s(listed) - before >= 0.9 * USED_S
+        assert process_tree_cpu_s(listed) - before >= 0.9 * USED_S
         process.kill()
-    assert family_cpu_s(listed) >= before
+    assert process_tree_cpu_s(listed) >= before
 
 
 def test_nobody_is_below_a_process_that_has_started_none() -> None:

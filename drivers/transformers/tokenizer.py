@@ -20,8 +20,8 @@ GENERATION: Final = "generation_config.json"
 SAVE: Final = "save it with tokenizer.save_pretrained(folder)"
 
 
-class FolderWords:
-    """See `drivers.local.greedy.Words`."""
+class FolderTokenizer:
+    """See `drivers.local.greedy.ModelTokenizer`."""
 
     def __init__(self, folder: ModelFolder) -> None:
         """Read the tokenizer. Raises `Unfit`."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drivers.contract.base import Unfit
-from drivers.inputs.made import DTYPES, Input, element_type, id_bounds, make
+from drivers.inputs.synthetic import DTYPES, Input, element_type, id_bounds, make
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))

@@ -11,7 +11,7 @@ import pytest
 
 from drivers.contract.base import Unfit
 from drivers.transformers.folder import ModelFolder
-from drivers.transformers.words import FolderWords
+from drivers.transformers.tokenizer import FolderTokenizer
 
 
 class TemplateError(Exception):
@@ -38,7 +38,7 @@ class Tokenizer:
 
 def opened(
     folder: Path, monkeypatch: pytest.MonkeyPatch, template: str | None = None, eos: int | None = 2
-) -> FolderWords:
+) -> FolderTokenizer:
     (folder / "tokenizer.json").touch()
 
     def read(path: str, **how: bool) -> Tokenizer:
@@ -47,7 +47,7 @@ def opened(
 
     double = SimpleNamespace(AutoTokenizer=SimpleNamespace(from_pretrained=read))
     monkeypatch.setitem(sys.modules, "transformers", double)
-    return FolderWords(ModelFolder(folder, {"eos_token_id": 5}, "LlamaForCausalLM"))
+    return FolderTokenizer(ModelFolder(folder, {"eos_token_id": 5}, "LlamaForCausalLM"))
 
 
 def test_a_text_is_tokenised_as_it_is_or_in_the_chat_template(
@@ -77,7 +77,7 @@ def test_an_answer_ends_with_any_of_the_models_ends(tmp_path: Path, monkeypatch:
 
 def test_a_folder_without_a_tokenizer_takes_no_texts(tmp_path: Path) -> None:
     with pytest.raises(Unfit, match=r"no tokenizer.* tokenizer\.save_pretrained\(folder\)"):
-        FolderWords(ModelFolder(tmp_path, {}, "LlamaForCausalLM"))
+        FolderTokenizer(ModelFolder(tmp_path, {}, "LlamaForCausalLM"))
 
 
 def test_a_tokenizer_that_is_broken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,4 +91,4 @@ def test_a_tokenizer_that_is_broken_is_named(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(
         Unfit, match=r"its tokenizer cannot be read; save it .*: TemplateError: expected value"
     ):
-        FolderWords(ModelFolder(tmp_path, {}, "LlamaForCausalLM"))
+        FolderTokenizer(ModelFolder(tmp_path, {}, "LlamaForCausalLM"))

@@ -4,8 +4,8 @@ Any import from libp2p imports everything that it offers: QUIC, WebSocket, RSA, 
 ways of discovery. A Sark node uses TCP, Noise with Ed25519, yamux and circuits, so
 
 * a package in `BARE` does not run its `__init__`, which imports the rest of the package, until a name from there is used;
-* a module in `LEFT_OUT`, with everything below it, is not imported at all. Its importers get a stand-in for each name in it: a class
-  whose objects do nothing and whose own functions raise `BaseLibp2pError`.
+* a module in `EXCLUDED_MODULES`, with everything below it, is not imported at all. Its importers get a stand-in for each name in it: a
+  class whose objects do nothing and whose own functions raise `BaseLibp2pError`.
 
 structlog imports rich wherever rich is installed, to draw tracebacks: a tenth of the computing time of a worker's start. Here structlog
 does not see it (`WITHOUT`); code that draws with rich imports it.
@@ -42,7 +42,7 @@ BARE: Final = frozenset(
         "libp2p.transport",
     }
 )
-LEFT_OUT: Final = (
+EXCLUDED_MODULES: Final = (
     "libp2p.crypto.rsa",  # `hardening.KnownKeys` only accepts Ed25519
     "libp2p.crypto.secp256k1",
     "libp2p.discovery.bootstrap",  # `swarm.join.bootstrap`
@@ -73,7 +73,7 @@ class _Finder:
     ) -> ModuleSpec | None:
         if not name.startswith(("libp2p", "multiaddr.", "structlog")):
             return None
-        if any(name == one or name.startswith(f"{one}.") for one in LEFT_OUT):
+        if any(name == one or name.startswith(f"{one}.") for one in EXCLUDED_MODULES):
             return ModuleSpec(name, cast("Loader", _StandIns()), is_package=True)
         if name not in BARE and name not in WITHOUT:
             return None

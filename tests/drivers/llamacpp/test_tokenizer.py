@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drivers.contract.base import Unfit
-from drivers.llamacpp.words import GgufWords
+from drivers.llamacpp.tokenizer import GgufTokenizer
 
 BOS, END = 1000, 1001
 
@@ -77,22 +77,22 @@ def text_of(tokens: Any) -> str:
 
 def test_a_plain_prompt_is_the_text_and_its_tokens_fit_however_many() -> None:
     lib = Double()
-    assert text_of(GgufWords(lib, "m").prompt("Bär, <|end|>" * 10)) == "Bär, <|end|>" * 10
+    assert text_of(GgufTokenizer(lib, "m").prompt("Bär, <|end|>" * 10)) == "Bär, <|end|>" * 10
     assert set(lib.special) == {False}, "a text has no special tokens"
 
 
 def test_a_known_chat_template_is_written_and_no_other_is_run() -> None:
     lib = Double(b"known")
-    assert text_of(GgufWords(lib, "m").prompt("Bär")) == "<user>Bär<assistant>"
+    assert text_of(GgufTokenizer(lib, "m").prompt("Bär")) == "<user>Bär<assistant>"
     assert set(lib.special) == {True}
     with pytest.raises(Unfit, match="contains the character NUL"):
-        GgufWords(lib, "m").prompt("a\0b")
+        GgufTokenizer(lib, "m").prompt("a\0b")
     with pytest.raises(Unfit, match=r"does not know the chat template.* measure API \(OpenAI\)"):
-        GgufWords(Double(b"{{ 1 }}"), "m").prompt("a")
+        GgufTokenizer(Double(b"{{ 1 }}"), "m").prompt("a")
 
 
 def test_tokens_become_text_and_one_of_them_ends_it() -> None:
-    words = GgufWords(Double(), "m")
+    words = GgufTokenizer(Double(), "m")
     assert words.text([97, 98]) == "a" * 20 + "b" * 20
     assert words.text([0xFF]) == "\ufffd" * 20
     assert words.text([]) == ""
@@ -101,4 +101,4 @@ def test_tokens_become_text_and_one_of_them_ends_it() -> None:
 
 def test_a_file_without_a_tokenizer_takes_no_texts() -> None:
     with pytest.raises(Unfit, match="the file has no tokenizer"):
-        GgufWords(Double(kind=0), "m")
+        GgufTokenizer(Double(kind=0), "m")

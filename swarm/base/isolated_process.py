@@ -37,15 +37,15 @@ SHARE: Final = 0.5
 """Share of this machine's memory that the process may use, including everything it started."""
 
 
-class EndedApart(Exception):
+class IsolatedProcessEnded(Exception):
     """Why there is no reply. The message continues a sentence whose subject is the process: `did not answer within 60 s`."""
 
 
-class StoppedApart(EndedApart):
+class IsolatedProcessStopped(IsolatedProcessEnded):
     """The caller wanted the process stopped."""
 
 
-class Apart:
+class IsolatedProcess:
     """One separate process. Not for use by several threads at once."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Apart:
         """`reply_bytes`: limit of a frame; `memory_bytes`: limit for the process and everything it started, by default a share of this
         machine's memory; `stopped`: whether to stop, called every 0.2 s.
 
-        Raises `EndedApart` if the process cannot be started.
+        Raises `IsolatedProcessEnded` if the process cannot be started.
         """
         self._reply_bytes = reply_bytes
         self._memory_bytes = memory_bytes or int(SHARE * psutil.virtual_memory().total)
@@ -78,14 +78,14 @@ class Apart:
                 start_new_session=True,  # Ctrl-C in the terminal is for us, and the session can be ended
             )
         except OSError as why:
-            raise EndedApart(f"cannot be started: {why.strerror or why}") from why
+            raise IsolatedProcessEnded(f"cannot be started: {why.strerror or why}") from why
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._orders, self._pipes = self._process.stdin, (self._process.stdout, self._process.stderr)
         self._threads = [_thread(self._read), _thread(self._drain)]
 
-    def __enter__(self) -> Apart:
+    def __enter__(self) -> IsolatedProcess:
         return self
 
     def __exit__(self, *why: object) -> None:
@@ -102,7 +102,7 @@ class Apart:
         self._threads.append(_thread(write))
 
     def hear(self, within_s: float) -> bytes:
-        """The next frame. Raises `EndedApart`; the process is gone then."""
+        """The next frame. Raises `IsolatedProcessEnded`; the process is gone then."""
         until = time.monotonic() + within_s
         while True:
             left_s = until - time.monotonic()
@@ -117,26 +117,26 @@ class Apart:
             if reply is not None:
                 return reply
 
-    def _why_not(self, left_s: float, within_s: float) -> EndedApart | None:
+    def _why_not(self, left_s: float, within_s: float) -> IsolatedProcessEnded | None:
         """Why to stop waiting for the process; None: keep waiting."""
         if self._stopped():
-            return StoppedApart("was stopped")
+            return IsolatedProcessStopped("was stopped")
         if self._process.poll() is not None:  # another process that it started holds its pipes open
             return self._ended()
         if left_s <= 0:
-            return EndedApart(f"did not answer within {within_s:g} s")
+            return IsolatedProcessEnded(f"did not answer within {within_s:g} s")
         if _memory_of(self._process.pid, self._memory_bytes) > self._memory_bytes:
-            return EndedApart(f"took more than {self._memory_bytes / 2**30:.1f} GiB of memory")
+            return IsolatedProcessEnded(f"took more than {self._memory_bytes / 2**30:.1f} GiB of memory")
         return None
 
-    def _ended(self) -> EndedApart:
+    def _ended(self) -> IsolatedProcessEnded:
         try:
             code = self._process.wait(LEAVE_S)
         except subprocess.TimeoutExpired:
-            return EndedApart("closed its output without an answer")
+            return IsolatedProcessEnded("closed its output without an answer")
         self.close()  # then its output is complete
         how = f"ended its process with exit code {code}" if code >= 0 else f"crashed ({_signal_name(-code)})"
-        return EndedApart(": ".join(filter(None, [how, self.said])))
+        return IsolatedProcessEnded(": ".join(filter(None, [how, self.said])))
 
     @property
     def said(self) -> str:

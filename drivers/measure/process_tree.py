@@ -18,7 +18,7 @@ def lists_children() -> bool:
     return (PROC / "thread-self/children").exists()
 
 
-def family_cpu_s(listed: bool | None = None) -> float:
+def process_tree_cpu_s(listed: bool | None = None) -> float:
     """Processor time of this process and its descendants, in seconds; ended ones count with their parents. `listed`: see `descendants`."""
     own = os.times()
     ended = own.children_user + own.children_system

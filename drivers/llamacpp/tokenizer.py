@@ -17,8 +17,8 @@ SPECIAL: Final = 8
 """Room for tokens in addition to those of the text."""
 
 
-class GgufWords:
-    """See `drivers.local.greedy.Words`."""
+class GgufTokenizer:
+    """See `drivers.local.greedy.ModelTokenizer`."""
 
     def __init__(self, lib: Any, model: Any) -> None:
         """Read the tokenizer. Raises `Unfit`."""

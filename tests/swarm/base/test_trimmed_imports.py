@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from swarm.base.lean import BARE, LEFT_OUT
+from swarm.base.trimmed_imports import BARE, EXCLUDED_MODULES
 
 UNUSED = (
     "aioquic",
@@ -54,7 +54,7 @@ def test_structlog_by_itself_imports_it_so_that_this_is_still_needed() -> None:
 
 
 def test_each_name_is_one_that_libp2p_still_has() -> None:
-    names = sorted({*BARE, *LEFT_OUT})
+    names = sorted({*BARE, *EXCLUDED_MODULES})
     program = f"import importlib.util as u; print(*[name for name in {names!r} if u.find_spec(name) is None])"
     assert of_program(program) == []
 

@@ -9,8 +9,8 @@ from typing import Protocol
 import trio
 
 
-class Looked(Protocol):
-    """A connection that `Looks` can look at."""
+class CheckedConnection(Protocol):
+    """A connection that `DueChecks` can look at."""
 
     event_shutting_down: trio.Event
 
@@ -19,18 +19,18 @@ class Looked(Protocol):
         ...
 
 
-class Looks:
+class DueChecks:
     """Connections, and when each is due. The task runs while there are any."""
 
     def __init__(self) -> None:
-        self._due: list[tuple[float, int, Looked]] = []
+        self._due: list[tuple[float, int, CheckedConnection]] = []
         self._count = 0
         self._running = False
         self._until = -math.inf
         """When the task wakes."""
         self._sooner = trio.Event()
 
-    def add(self, connection: Looked, at: float) -> None:
+    def add(self, connection: CheckedConnection, at: float) -> None:
         """Look at the connection at this time, unless it is closing by then."""
         self._count += 1
         heapq.heappush(self._due, (at, self._count, connection))
