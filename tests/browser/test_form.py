@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from playwright.sync_api import Page, Route, expect
@@ -44,3 +45,36 @@ def test_units_that_run_none_of_the_models_are_disabled_with_the_reason(site: Si
     expect(onnx).to_be_enabled()
     write(page, "https://example.org/model.bin")
     expect(mine).to_be_enabled()
+
+
+SLOW_CHECKS = """
+const plain = window.fetch;
+window.fetch = async (...given) => {
+  if (String(given[0]).includes("/validate")) await new Promise((resolve) => setTimeout(resolve, 400));
+  return plain(...given);
+};
+"""
+QUICK_EDITS = """
+async (edits) => {
+  for (const [id, value] of edits) {
+    const field = document.getElementById(id);
+    field.value = value;
+    field.dispatchEvent(new Event("change"));
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+"""
+
+
+def test_edits_that_follow_faster_than_the_text_is_checked_are_all_kept(site: Site, visit: Open) -> None:
+    page = visit(site.url)
+    page.add_init_script(SLOW_CHECKS)
+    page.goto(f"{site.url}#/submit")
+    page.reload()
+    expect(page.get_by_text("models must not be empty")).to_be_visible()
+    page.evaluate(
+        QUICK_EDITS, [["f-name", "quick"], ["f-runs", "30"], ["f-threads", "1, 2"], ["f-batch", "4"]]
+    )
+    text = page.get_by_label("The campaign as YAML")
+    for line in (r"campaign: quick\n", r"  runs: 30 ", r"  threads: \[1, 2\]", r"  batch: \[?4"):
+        expect(text).to_have_value(re.compile(line))

@@ -34,24 +34,37 @@ export async function show(main, parts, { signal, query }) {
   const outcome = h("p", { role: "status" });
   const state = { checked: null, checkedText: null, plan: null };
 
-  const form = campaignForm({
-    // change(values) returns the keys to write, such as { units: [...] }; undefined removes a key
-    async edit(change) {
-      const checked = await current();
-      if (!checked?.given || signal.aborted) return;
-      let text = editor.text();
-      for (const [key, value] of Object.entries(change(checked.given))) text = put(text, key, value);
-      editor.set(text);
-      await check();
-    },
-  });
+  // change(values) returns the keys to write, such as { units: [...] }; undefined removes a key. One edit follows the other: each starts
+  // from the text that the one before it wrote.
+  let edits = Promise.resolve();
+  const form = campaignForm({ edit: (change) => (edits = edits.catch(() => {}).then(() => apply(change))) });
 
+  async function apply(change) {
+    const checked = await current();
+    if (!checked?.given || signal.aborted) return;
+    let text = editor.text();
+    for (const [key, value] of Object.entries(change(checked.given))) text = put(text, key, value);
+    editor.set(text);
+    await check();
+  }
+
+  // The checked form of the present text; null if it cannot be checked.
   async function current() {
-    return state.checkedText === editor.text() ? state.checked : check();
+    while (state.checkedText !== editor.text()) {
+      const mine = check();
+      const checked = await mine;
+      if (checked || mine === latestCheck || signal.aborted) return checked; // else a newer check aborted this one
+    }
+    return state.checked;
   }
 
   let checking = new AbortController();
-  async function check() {
+  let latestCheck = null;
+  function check() {
+    return (latestCheck = checkNow());
+  }
+
+  async function checkNow() {
     checking.abort();
     checking = new AbortController();
     const text = editor.text();
