@@ -134,12 +134,12 @@ class Authorization:
         about = campaign or getattr(verb, "campaign", None)
         return next((permit for permit in fitting if about in (permit.campaigns or ())), fitting[0])
 
-    def carries(self, peer: PeerId, request: SlotRequest, rests: str) -> bool:
+    def carries(self, peer: PeerId, request: SlotRequest, backing_token: str) -> bool:
         """Whether a task accepted from `peer` still has a permission: the one on which it was accepted, or another."""
-        if not rests:
+        if not backing_token:
             return True
         return any(
-            (permit.backing_token == rests or permit.principal == request.principal)
+            (permit.backing_token == backing_token or permit.principal == request.principal)
             and Right.SUBMIT in permit.rights
             and permit.speaks_of(request.task.campaign) is None
             and permit.priority >= request.base_priority

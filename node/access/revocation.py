@@ -100,7 +100,8 @@ class Revocation:
         without = [
             place.lease
             for place in self.ledger.allocations()
-            if place.state not in ENDED and not self.permits.carries(place.peer, place.request, place.rests)
+            if place.state not in ENDED
+            and not self.permits.carries(place.peer, place.request, place.backing_token)
         ]
         if without:  # their scheduler still has some permission here, but not for these runs
             log.info("permission.narrowed", leases=without, why=why)

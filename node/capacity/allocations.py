@@ -74,7 +74,7 @@ class Allocation:
     deadline: float | None
     """When the lease lapses; None if it cannot."""
     began_at: float | None = None
-    rests: str = ""
+    backing_token: str = ""
     """The token behind the permission of the peer that speaks for the lease."""
     timed: bool = False
     """The run is being timed and must not be disturbed or preempted."""

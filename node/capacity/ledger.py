@@ -245,16 +245,16 @@ class Ledger:
     # -- who leads -------------------------------------------------------------------------------------------------------
 
     def adopt(
-        self, peer: str, principal: str, campaign: str, epoch: int, now: float, *, rests: str = ""
+        self, peer: str, principal: str, campaign: str, epoch: int, now: float, *, backing_token: str = ""
     ) -> work.Denied | None:
         """A scheduler carries on its own or its principal's campaign: it alone speaks for the campaign now, and lower epochs are refused.
         The campaign's queued leases may have waited for a scheduler that is gone.
 
-        `rests`: the token behind the scheduler's permission.
+        `backing_token`: the token behind the scheduler's permission.
         """
         if stale := self.leaders.refuse(peer, principal, campaign, epoch):
             return stale
-        self._set_leader(peer, principal, campaign, epoch, rests)
+        self._set_leader(peer, principal, campaign, epoch, backing_token)
         self._slots.settle(now)
         return None
 
@@ -499,7 +499,7 @@ class Ledger:
             state,
             now,
             now + LEASE_TTL_S,
-            rests=request.permission.backing_token,
+            backing_token=request.permission.backing_token,
         )
         self._slots.enter(allocation)
         self._keys.put(
@@ -509,10 +509,10 @@ class Ledger:
         )
         return allocation
 
-    def _set_leader(self, peer: str, principal: str, campaign: str, epoch: int, rests: str) -> None:
+    def _set_leader(self, peer: str, principal: str, campaign: str, epoch: int, backing_token: str) -> None:
         if self.leaders.set_leader(peer, principal, campaign, epoch):
             for one in self.of_campaign(principal, campaign):
-                one.peer, one.rests = peer, rests
+                one.peer, one.backing_token = peer, backing_token
 
 
 def _epoch_of(item: work.HeldLease, link_epoch: int) -> int:

@@ -243,7 +243,7 @@ class RequestHandlers:
             request.campaign,
             request.epoch,
             now,
-            rests=permission.backing_token,
+            backing_token=permission.backing_token,
         )
         self.links.set_epoch(link, request.campaign, request.epoch)
         if stale is None:

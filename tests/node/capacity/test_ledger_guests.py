@@ -195,13 +195,15 @@ def test_what_waits_longer_than_the_owner_lets_it_ends_whatever_its_task_says() 
 
 def test_only_what_is_meant_is_evicted() -> None:
     ledger = linked(slots=2)
-    one, two = (ledger.commit(want(number, BOB, rests=rests), 0.0) for number, rests in ((1, "a"), (2, "b")))
+    one, two = (
+        ledger.commit(want(number, BOB, backing_token=token), 0.0) for number, token in ((1, "a"), (2, "b"))
+    )
     assert isinstance(one, Granted)
     assert isinstance(two, Granted)
     ledger.take_commands()
 
     def gone(place: Allocation) -> bool:
-        return place.rests == "a"
+        return place.backing_token == "a"
 
     assert ledger.evict_those(gone, Reason.NOT_ALLOWED, 1.0) == (one.lease,)
     assert ledger.take_commands() == (KillCommand(one.lease, Reason.NOT_ALLOWED),)

@@ -129,7 +129,7 @@ def test_answers_are_scored_against_the_references() -> None:
     [
         (None, ACCOUNT, "the run ended before the examples were answered"),
         (AnswerSet(why="example 1 of 3: it is too wide"), ACCOUNT, "example 1 of 3: it is too wide"),
-        (answer_set(pack_examples(ANSWERS[:2])), ACCOUNT, "there are 2 answers to 3 examples"),
+        (answer_set(pack_examples(ANSWERS[:2])), ACCOUNT, "there are 2 answers for 3 examples"),
         (answer_set(b"junk"), ACCOUNT, "bad answers"),
         (
             answer_set(pack_examples(ANSWERS)),
