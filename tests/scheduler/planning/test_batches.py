@@ -232,7 +232,7 @@ def test_a_worker_that_heeded_no_batch_has_measured_something_else() -> None:
         verdict = find_task_mismatch(ran(other), asked(8))
         assert verdict is not None
         assert verdict[0] is Reason.DOES_NOT_FIT
-        assert "a batch of 8 was asked for" in verdict[1]
+        assert "a batch of 8 was requested" in verdict[1]
 
 
 def test_a_row_says_its_batch_its_variant_and_how_many_in_a_second() -> None:
