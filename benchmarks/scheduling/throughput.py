@@ -255,7 +255,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--runs", type=int, default=100, help="samples of each record")
-    parser.add_argument("--loads", type=int, default=6, help="launches that they are shared out over")
+    parser.add_argument("--loads", type=int, default=6, help="launches among which they are divided")
     parser.add_argument("--latency", type=float, default=1.0, help="one way, in ms")
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--profile", action="store_true")

@@ -29,7 +29,7 @@ LOOK_S: Final = 0.5
 """Seconds between checks for new uses of the ticket."""
 LINGER_S: Final = 1.0
 """Seconds that the last answer has to arrive."""
-NOBODY: Final = "or make a ticket that nobody has to admit: sark-node invite --to WORKER_ID   (sark-node info on the device shows its id)"
+NOBODY: Final = "or invite one worker, which needs no admission: sark-node invite --to WORKER_ID   (sark-node info on it shows its id)"
 
 
 @app.command(rich_help_panel="This device")
@@ -122,7 +122,8 @@ def invite(
     issue = partial(issue_ticket, own, ways, terms, now=now, for_s=for_s, uses=uses or 1)
     if here and not gate and any_gate_answers(here):
         ticket, record = issue()
-        admits = "the gate of this home admits the device; keep the gate running until then"
+        devices = "device" if record.uses == 1 else "devices"
+        admits = f"the gate of this home admits the {devices}; keep the gate running until then"
         show(ticket, record, as_json, (*_reach_note(ways), *_terms(record), admits))
         return
     raise typer.Exit(trio.run(_admit, home, own, ways, tuple(listen or ()), issue, as_json))
@@ -212,7 +213,8 @@ async def _admit(
 
         await nursery.start(watch_stop_requests, lambda name: nursery.cancel_scope.cancel())
         ticket, record = issue(admits=addresses)
-        waits = "waiting for the device; Ctrl-C withdraws the ticket"
+        devices = "device" if record.uses == 1 else f"{record.uses} devices"
+        waits = f"waiting for the {devices}; Ctrl-C withdraws the ticket"
         note = _reach_note(addresses, "no gate answers" if gates else "no gate is known")
         show(ticket, record, as_json, (*note, *_terms(record), waits))
         nursery.start_soon(watch)

@@ -72,7 +72,7 @@ class WorkerSettings(RoleSettings):
     accept_anyone: bool = False
     """Whether to serve strangers too, after everybody else and within tight limits. Needs the full sandbox."""
     teams: tuple[Name, ...] = ()
-    """Teams whose members are served. Default: all members of the pools."""
+    """Teams of pool members to serve. Default: all members of the pools."""
     max_duration: Annotated[str, _checked(parse_duration)] = "1h"
     """Maximum time that another user's task may take by its own limits, and may wait in the queue, such as `30m` or `2h`."""
     owner_first: bool = False
@@ -82,7 +82,7 @@ class WorkerSettings(RoleSettings):
     on_battery: bool = False
     """Whether to take new work on battery too."""
     slots: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of slots. A device measures one task at a time, whatever this number."""
+    """Maximum number of leases granted at a time. A device measures one task at a time, whatever this number."""
     max_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
     """Maximum number of seconds that a measurement waits for an idle host before it runs anyway. 0: no wait."""
     cache_bytes: Annotated[int, Field(ge=0)] | None = None

@@ -49,7 +49,7 @@ class Step(Message):
 
     step: Line
     of: Annotated[str, StringConstraints(max_length=500)] = ""
-    """The input or output that it applies to; empty: every one that it can apply to."""
+    """The input or output that it applies to; empty: the only one."""
     options: Annotated[dict[DimName, StepValue], Field(max_length=16)] = {}
 
 

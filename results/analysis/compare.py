@@ -38,7 +38,7 @@ def compare_samples(a: Launches, b: Launches, *, seed: int = 0) -> Comparison:
         return ambiguous("one side took no time that could be measured", launches=counts)
     ratio = median(medians_b) / median(medians_a)
     if min(counts) < MIN_LAUNCHES:
-        return ambiguous(f"one side has {min(counts)} launches, each needs {MIN_LAUNCHES}", ratio, counts)
+        return _too_few(ratio, counts)
     chance = random.Random(seed)
     one, other = ([_redrawn(launch, chance) for launch in side] for side in (left, right))
     drawn = sorted(_drawn(other, chance) / _drawn(one, chance) for _ in range(DRAWS))
@@ -62,8 +62,7 @@ def compare_through(
 
     ratio = ratio_of(*(median(side) for side in medians))
     if min(counts) < MIN_LAUNCHES:
-        launches = count(min(counts), "launch", "launches")
-        return ambiguous(f"one side has {launches}, each needs {MIN_LAUNCHES}", ratio, counts)
+        return _too_few(ratio, counts)
     chance = random.Random(seed)
     redrawn = [[_redrawn(launch, chance) for launch in side] for side in sides]
     drawn = sorted(ratio_of(*(_drawn(side, chance) for side in redrawn)) for _ in range(DRAWS))
@@ -99,6 +98,11 @@ def _judged(ratio: float, low: float, high: float, p_value: float, launches: tup
     else:
         verdict = ComparisonVerdict.FASTER if ratio < 1 else ComparisonVerdict.SLOWER
     return Comparison(verdict, why, ratio, low, high, p_value, launches)
+
+
+def _too_few(ratio: float, counts: tuple[int, int]) -> Comparison:
+    launches = count(min(counts), "launch", "launches")
+    return ambiguous(f"one side has {launches}, but both need {MIN_LAUNCHES}", ratio, counts)
 
 
 def _sorted(launches: Launches) -> list[list[int]]:

@@ -73,9 +73,10 @@ def summary(report: Report) -> Section:
     if simulated := sum(bool(row.simulated) for row in report.rows):
         text = "All of this is a simulation: the figures come from a script and are not results."
         if simulated < len(report.rows):
+            which = "is a simulation: its" if simulated == 1 else "are simulations: their"
             text = (
-                f"{simulated} of the {len(report.rows)} rows are simulations: their figures come from a script, are not results, and "
-                "are shown separately from the measurements."
+                f"{simulated} of the {len(report.rows)} rows {which} figures come from a script, are not results, and are shown "
+                "separately from the measurements."
             )
         blocks.insert(0, Warn(text, "bad"))
     if line := strangers_line(report.rows):
@@ -89,7 +90,7 @@ def _ended(report: Report) -> str:
     line = f"{count(report.tasks, 'task')}: {ended or 'none has ended'}"
     left = report.tasks - len(report.rows)
     line += f"; {left} not ended yet" if left > 0 else ""
-    line += ". The campaign is still running: this report covers the results so far" if report.open else ""
+    line += ". The campaign has not ended: this report covers the results so far" if report.open else ""
     return f"{line}."
 
 

@@ -271,7 +271,7 @@ class RecoveryScan:
             return matches[0]
         raise CampaignError(
             f"no device has a usable campaign manifest of {self.campaign}: {why}",
-            hint="a campaign can be adopted from when a device has taken one of its tasks until a day after its last task;\n"
+            hint="a campaign can be adopted once a device has taken one of its tasks, and for a day after its last task;\n"
             "before that, only the machine that submitted the campaign has it: run it there with sark-node watch, or move its home folder",
         )
 

@@ -219,7 +219,9 @@ def prune(
         print(too_old_line(device, version))
     if owed:
         devices = count(len({row.worker for row in owed}), "device")
-        print(f"{devices} must still forget these campaigns, when a campaign of yours finds them online")
+        print(
+            f"{devices} must still forget these campaigns: each is asked when a campaign of yours finds it online"
+        )
 
 
 app = typer.Typer()

@@ -30,7 +30,7 @@ LOOKED_AT: Final = 64
 """Queued leases checked in one decision, newest first, since those wait longest."""
 LAST_HEDGE: Final = 500
 """From this attempt number on a task is not hedged; the remaining numbers are for current attempts."""
-SOONER: Final = "another worker was faster"
+SOONER: Final = "another worker was first"
 
 
 class Hedging:

@@ -105,9 +105,10 @@ class History(JsonModel):
 
     experiment: str
     count: int
-    """Number of runs on this page, the latest first."""
+    """Number of runs on this page."""
     total: int
     runs: tuple[RunView, ...]
+    """The runs of this page, the latest first."""
     cells: tuple[CellHistory, ...]
 
 

@@ -360,7 +360,7 @@ def read_measure(how: Mapping[str, Any]) -> Measure:
         )
     if how.get("sustain_s") is not None and (both := how.keys() & {"runs", "loads", "precision"}):
         raise CampaignError(
-            f"sustain_s sets how long to measure, {' and '.join(sorted(both))} how often",
+            f"sustain_s sets how long to measure and cannot be combined with {' and '.join(sorted(both))}",
             hint="give one of the two",
         )
     options = [name for name in Measure.model_fields if name != "own_dims"]

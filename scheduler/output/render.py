@@ -113,6 +113,6 @@ def picture(drawing: Drawing, suffix: str, *, dark: bool = False) -> bytes:
     if suffix == ".png":
         return png_bytes(drawing, dark=dark)
     raise CampaignError(
-        f"a chart file needs the suffix .svg or .png, not {safe_text(suffix, 20) or 'none'}",
+        "a chart file needs the suffix .svg or .png" + (f", not {safe_text(suffix, 20)}" if suffix else ""),
         hint="for example: -o chart.svg",
     )

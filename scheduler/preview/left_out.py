@@ -30,4 +30,5 @@ def left_out(cells: Iterable[PlannedCell], adverts: Sequence[Advert]) -> tuple[s
                 lines[f"{shown_name(advert, 40)}: {safe_text(why, 200)}"] = None
     shown = list(lines)[:MAX_LINES]
     more = len(lines) - len(shown)
-    return (*shown, *([f"{more} more devices lack the second unit"] if more else []))
+    lack = "device lacks" if more == 1 else "devices lack"
+    return (*shown, *([f"{more} more {lack} the second unit"] if more else []))

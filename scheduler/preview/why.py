@@ -271,7 +271,7 @@ class _StoryWriter:
             left_s = alike.since + backoff_s - self.now
             when = f"in {show_elapsed(left_s)}" if left_s >= 1 else "now"
             lines.append(
-                f"tried {task.tries} of {self.campaign.attempts} times; may start elsewhere at once, and where it failed {when}, "
+                f"tried {task.tries} of {self.campaign.attempts} times; may start elsewhere at once, and {when} also where it failed, "
                 f"or up to {ELSEWHERE_S:g} s later while another device may still take it"
             )
         if body is not None and self.live.adverts is not None:

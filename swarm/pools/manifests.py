@@ -111,7 +111,7 @@ def revoke_peers(manifest: PoolManifest, peers: Collection[str], now: float) -> 
     after = _next(manifest, now, members, (*manifest.revoked, *fresh))
     if len(after.revoked) > MAX_REVOKED:
         raise NotPermitted(
-            f"pool {manifest.name} has revoked {MAX_REVOKED} peers in the last month, the most that are possible",
+            f"pool {manifest.name} has revoked {MAX_REVOKED} peers in the last month, which is the maximum",
             hint="create a new pool, and invite the members that may stay: sark-node pool create NAME",
         )
     return after

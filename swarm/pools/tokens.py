@@ -140,7 +140,7 @@ def delegate(token: bytes, issuer: str, key: Identity, to: str, grant: Grant, *,
     proof = _proof(biscuit, blocks, issuer, key.peer_id, now)
     if len(blocks) > MAX_CHAIN:
         raise NotPermitted(
-            f"this permission was delegated {MAX_CHAIN} times already, the most that are possible",
+            f"this permission was already delegated {MAX_CHAIN} times, which is the maximum",
             hint="ask an earlier holder for one",
         )
     if to in proof.holders:

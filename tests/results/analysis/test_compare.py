@@ -95,7 +95,7 @@ def test_too_few_launches_are_ambiguous_and_the_needed_number_is_shown() -> None
     few = [[10**6] * 5] * (MIN_LAUNCHES - 1)
     result = compare_samples(few, [[2 * 10**6] * 5] * (MIN_LAUNCHES - 1))
     assert (result.verdict, result.ratio, result.low) == (ComparisonVerdict.AMBIGUOUS, 2.0, None)
-    assert f"each needs {MIN_LAUNCHES}" in result.why
+    assert f"both need {MIN_LAUNCHES}" in result.why
     enough = [[10**6] * 5] * MIN_LAUNCHES
     assert compare_samples(enough, [[2 * 10**6] * 5] * MIN_LAUNCHES).verdict is ComparisonVerdict.SLOWER
 

@@ -331,7 +331,7 @@ def test_what_is_not_valid_is_flagged_with_its_reasons() -> None:
 def test_a_campaign_that_goes_on_says_so() -> None:
     running = dataclasses.replace(STORED, ended=None, outcome=None)
     text = html_of(RESULTS[0], stored=running, all_tasks=4)
-    assert "4 tasks: 1 complete; 3 not ended yet. The campaign is still running" in text
+    assert "4 tasks: 1 complete; 3 not ended yet. The campaign has not ended" in text
     assert "Nothing was measured." in html_of(stored=running, all_tasks=4)
 
 

@@ -87,7 +87,7 @@ def test_the_first_lease_that_is_ready_is_started_and_the_other_is_released_and_
     task, orders = story.core.reconciler.start(second, "l2", fence(2), story.now)
     story.tell(orders)
     assert task == ONE
-    assert of(orders, SwitchAttempt) == [SwitchAttempt(ONE, 2, 1, None, "another worker was faster")]
+    assert of(orders, SwitchAttempt) == [SwitchAttempt(ONE, 2, 1, None, "another worker was first")]
     assert [(order.peer, order.held[0].lease) for order in of(orders, ReleaseOn)] == [(first, "l1")]
     assert story.core.reconciler.start(first, "l1", fence(1), story.now) == (None, [])
     entry = entry_of(story)

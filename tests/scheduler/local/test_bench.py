@@ -267,7 +267,9 @@ def test_what_cannot_be_asked_for_is_refused_with_what_can() -> None:
         read_measure({"speed": 1})
     with pytest.raises(CampaignError, match="until it is reached"):
         read_measure({"precision": 0.02, "runs": 3})
-    with pytest.raises(CampaignError, match="loads and runs how often"):
+    with pytest.raises(
+        CampaignError, match="sustain_s sets how long to measure and cannot be combined with loads and runs"
+    ):
         read_measure({"sustain_s": 60.0, "runs": 3, "loads": 1})
     for alone in ({"sustain_s": 60.0}, {"loads": 1}, {"runs": 23}):
         with pytest.raises(CampaignError, match="over spreads launches"):

@@ -120,7 +120,7 @@ def test_a_full_pool_says_so_and_what_to_do() -> None:
         with_member(full, member(2), NOW)
     assert "sark-node pool create" in caught.value.hint
     entries = tuple(RevokedPeer(peer=peer(n), until=int(NOW) + 9) for n in range(MAX_REVOKED))
-    with pytest.raises(NotPermitted, match="the most that are possible"):
+    with pytest.raises(NotPermitted, match="which is the maximum"):
         revoke_peers(EMPTY.model_copy(update={"revoked": entries}), (peer(-1),), NOW)
 
 
@@ -141,7 +141,7 @@ def test_from_the_fullest_pool_every_member_can_be_revoked() -> None:
 def test_catching_up_drops_no_revocation_in_silence() -> None:
     own = revoke_peers(EMPTY, [peer(n) for n in range(200)], NOW)
     theirs = revoke_peers(revoke_peers(EMPTY, [peer(n) for n in range(200, 400)], NOW), [peer(400)], NOW)
-    with pytest.raises(NotPermitted, match="the most that are possible"):
+    with pytest.raises(NotPermitted, match="which is the maximum"):
         merge_restored_manifest(own, theirs, NOW)
 
 

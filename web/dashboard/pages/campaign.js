@@ -177,7 +177,7 @@ export async function show(main, parts, { signal, query }) {
     rescore.hidden = !(campaign.examples.length && sums.succeeded);
     const parts = PARTS.filter(([name]) => sums[name]).map(([name, label]) => `${sums[name]} ${label}`);
     const strange = [...tasks.values()].filter((task) => task.trust === "stranger").length;
-    if (strange) parts.push(`${strange} only claimed by strangers`);
+    if (strange) parts.push(`${strange} run by strangers`);
     setText(counts, tasks.size ? `${count(tasks.size, "task")}: ${parts.join(", ")}` : campaign.ended ? "no tasks" : "waiting for devices");
     PARTS.forEach(([name], index) => {
       const grow = String(sums[name]);
