@@ -83,7 +83,7 @@ SAMPLED_UNITS: Final = (
 SERVED_UNITS: Final = ("API",)
 """Units where a server has loaded the model: they need one launch only."""
 MIN_WORK_S: Final = 1.0
-"""Least time for all launches together, however long the gaps between them are."""
+"""Least time allowed for all launches together, however long the gaps between them are."""
 ASKED_S: Final = 1.0
 """Longest time between two chances to stop a run in the gap between launches."""
 PROBE_LIMITS: Final = Limits(load_s=30, run_s=30)

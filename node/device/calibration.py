@@ -1,6 +1,6 @@
 """The calibration of a device: warm-up floors, launches, timer, idle host, micro-benchmarks, and how certain each of them is. Pure.
 
-    Calibration(fingerprint, quiet=True, floors={"CPU (ONNX)": Known(value=7, …)}, micro=(…), …)
+    Calibration(fingerprint, quiet=True, floors={"CPU (ONNX)": CalibratedFigure(value=7, …)}, micro=(…), …)
 
 A calibration combines rounds. Each round measures everything once (`node.device.calibrate`) and joins the earlier ones. A calibration is
 valid while the hardware's fingerprint stays the same. `node.device.calibration_file` stores it.

@@ -56,7 +56,7 @@ RETRY_S: Final = 1.0
 """Seconds between two attempts to reach a worker that has leases of ours."""
 LATER_S: Final = 5.0
 """Seconds between two attempts to reach a worker that was given up."""
-ADRIFT_S: Final = 120.0
+ORPHANED_S: Final = 120.0
 """Seconds for which the scheduler still tries to reach a worker that was given up: its remaining runs are not needed, and other tasks wait
 for the slot.
 """
@@ -114,8 +114,8 @@ class WorkerLink:
     adopted: LinkHandle | None = None
     """The link over which its leases were adopted."""
     orphaned_campaigns: tuple[str, ...] = ()
-    """Campaigns of which the worker held something when it was given up, kept until it is linked again or `adrift_until`."""
-    adrift_until: float = 0.0
+    """Campaigns of which the worker held something when it was given up, kept until it is linked again or `orphaned_until`."""
+    orphaned_until: float = 0.0
     unadopted: bool = False
     """Whether a campaign was restored since, of which the worker holds something according to the store."""
     committing: int = 0
@@ -248,7 +248,7 @@ class WorkerLinks:
                 attempt = entry.at(peer)
                 if attempt is None or attempt.number != command.attempt:
                     if sent_at is not None:  # the worker may have taken it all the same
-                        self._set_adrift(link, (entry.form.campaign,), now())
+                        self._orphan(link, (entry.form.campaign,), now())
                         self._keep_up(peer)
                         await Drop(peer)
                     return
@@ -256,7 +256,7 @@ class WorkerLinks:
                 sent = sent_at is not None
                 if not sent or now() >= deadline or isinstance(exc, RemoteProtocolError):
                     if sent:
-                        self._set_adrift(link, (entry.form.campaign,), now())
+                        self._orphan(link, (entry.form.campaign,), now())
                     commands = core.workers.mark_unreachable(peer, exc.what, now())
                     args = (command.task, command.attempt, exc.what, now())
                     self._carry_out(commands + core.reconciler.fail_commit(*args, sent=sent))
@@ -314,7 +314,7 @@ class WorkerLinks:
             link, leases = self._of(peer), [item.lease for item in command.held]
             link.unadopted = True
             entries = (core.state.tasks.get(task) for task in core.state.stops.tasks(peer, leases))
-            self._set_adrift(link, (entry.form.campaign for entry in entries if entry is not None), now())
+            self._orphan(link, (entry.form.campaign for entry in entries if entry is not None), now())
             core.state.stops.disown(peer, leases)
             return
         self._carry_out(core.failures.confirm_stop(peer, answer, now()))
@@ -343,7 +343,7 @@ class WorkerLinks:
             now = shell.now()
             if not view.held:
                 link.heard_at, link.unadopted = now, link.unadopted and bool(link.orphaned_campaigns)
-            if link.orphaned_campaigns and now >= link.adrift_until:
+            if link.orphaned_campaigns and now >= link.orphaned_until:
                 link.orphaned_campaigns = ()
             handle = shell.peek(peer)
             if handle is not None and shell.is_needlessly_relayed(handle):
@@ -402,17 +402,17 @@ class WorkerLinks:
         why = f"{core.state.device(peer)}: {what}: {link.trouble}"
         self._log.warning("worker.lost", peer=peer, why=why)
         link.heard_at, link.adopted = now, None
-        self._set_adrift(link, core.campaigns_on(peer), now)
+        self._orphan(link, core.campaigns_on(peer), now)
         # The worker needs a new quote; otherwise it would get its tasks back unasked.
         lost = core.failures.lose_all_at_worker(peer, why, now, silent=silent, gone=gone)
         self._carry_out(core.workers.close_link(peer) + lost)
 
     @staticmethod
-    def _set_adrift(link: WorkerLink, campaigns: Iterable[str], now: float) -> None:
+    def _orphan(link: WorkerLink, campaigns: Iterable[str], now: float) -> None:
         """The worker may still run something of these `campaigns` that is not needed: keep trying to reach it, to send a stop."""
-        link.orphaned_campaigns, link.adrift_until = (
+        link.orphaned_campaigns, link.orphaned_until = (
             tuple(dict.fromkeys((*link.orphaned_campaigns, *campaigns))),
-            now + ADRIFT_S,
+            now + ORPHANED_S,
         )
 
     async def adopt(self, handle: LinkHandle, link: WorkerLink) -> bool:

@@ -4,7 +4,7 @@ A worker that grants a lease and then only renews it could hold the task until e
 deadline, which the scheduler keeps to itself, so that no worker can finish just in time. Past the deadline, the task is hedged at another
 worker.
 
-    allowance  = LEAST_S + FACTOR × (expected run + fetch of its models); FIRST_WORD_S for a run that has reported nothing yet;
+    allowance  = LEAST_S + FACTOR × (expected run + fetch of its models); FIRST_REPORT_S for a run that has reported nothing yet;
                  twice as long after each time that the task was hedged for it
     deadline   = the lease, or the last advance of the run, + allowance; at most the lease + MOST × allowance, whatever the run reports
 """

@@ -80,7 +80,7 @@ class PostgreSQL(Backend):
             self.claim(c)
         if self._seat is not None:
             self.join(c)
-            if not self.sit(c, self._seat):
+            if not self.take_seat(c, self._seat):
                 raise self._lost()
 
     def begin(self, c: sa.Connection) -> None:
@@ -153,7 +153,7 @@ class PostgreSQL(Backend):
                 raise
             raise ResourceError(f"{self.location}: {refusal}", hint=hint) from None
 
-    def sit(self, c: sa.Connection, seat: int) -> bool:
+    def take_seat(self, c: sa.Connection, seat: int) -> bool:
         key = self._key(f"seat {seat}")
         if not c.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar_one():
             return False

@@ -17,19 +17,21 @@ SURE: Final = 0.6
 """If the shards one level up would have less than twice this share of their limit, some of them are not split."""
 
 
-def depth_of(devices: float, soft: int) -> int:
-    """The depth of the shards of an attribute that `devices` devices have. A shard with more than `soft` adverts is split."""
-    return min(math.ceil(math.log2(devices / soft)), MAX_SHARD_DEPTH) if devices > soft else 0
+def depth_of(devices: float, split_threshold: int) -> int:
+    """The depth of the shards of an attribute that `devices` devices have. A shard with more than `split_threshold` adverts is split."""
+    if devices <= split_threshold:
+        return 0
+    return min(math.ceil(math.log2(devices / split_threshold)), MAX_SHARD_DEPTH)
 
 
-def sure_depth(devices: float, soft: int) -> int:
+def sure_depth(devices: float, split_threshold: int) -> int:
     """Like `depth_of`, but one level less where some shards one level up may not be split, since `devices` is an estimate."""
-    levels = depth_of(devices, soft)
-    return levels - 1 if levels and devices / 2**levels < SURE * soft else levels
+    levels = depth_of(devices, split_threshold)
+    return levels - 1 if levels and devices / 2**levels < SURE * split_threshold else levels
 
 
-def depth_below(depth: int, adverts: float, soft: int, holders: float) -> int:
+def depth_below(depth: int, adverts: float, split_threshold: int, holders: float) -> int:
     """The depth of the shards that hold the adverts below a split shard at `depth`, one level less if unsure, but always below `depth`.
     `holders`: their number in the network."""
-    deepest = depth_of(holders * MOST_DEVICES, soft)
-    return min(max(depth + 1, min(depth + sure_depth(adverts, soft), deepest)), MAX_SHARD_DEPTH)
+    deepest = depth_of(holders * MOST_DEVICES, split_threshold)
+    return min(max(depth + 1, min(depth + sure_depth(adverts, split_threshold), deepest)), MAX_SHARD_DEPTH)

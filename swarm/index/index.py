@@ -69,7 +69,7 @@ class Index:
     incarnation: int = 0
     serve: bool = True
     """False: a client only."""
-    soft: int = SPLIT_THRESHOLD
+    split_threshold: int = SPLIT_THRESHOLD
     """Adverts in a shard before it splits."""
     refresh_s: float = REFRESH_S
     remote_address: Callable[[PeerId], Address | None] | None = None
@@ -89,7 +89,7 @@ class Index:
 
     def __post_init__(self) -> None:
         self._next_seq = self.incarnation << 32
-        self.holder = ShardStore(split_threshold=self.soft)
+        self.holder = ShardStore(split_threshold=self.split_threshold)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve, refresh and repair until cancelled."""
@@ -107,8 +107,10 @@ class Index:
             self._client = client
             self._server = IndexServer(self.holder, client, network.knock, self.admit, self.exempt)
             self._lookups = Lookups(client, self.rng)
-            self._publisher = Publisher(client, self._lookups, self.rng, self.refresh_s, self.wall, self.soft)
-            self._query = Query(client, self._lookups, self.rng, self.soft)
+            self._publisher = Publisher(
+                client, self._lookups, self.rng, self.refresh_s, self.wall, self.split_threshold
+            )
+            self._query = Query(client, self._lookups, self.rng, self.split_threshold)
             serve_links(
                 network,
                 index_messages.FAMILY,

@@ -123,7 +123,7 @@ class Publisher:
     refresh_s: float
     wall: Callable[[], float]
     """A clock that keeps running while this machine sleeps and its adverts expire elsewhere."""
-    soft: int = SPLIT_THRESHOLD
+    split_threshold: int = SPLIT_THRESHOLD
     """Adverts in a shard before it splits."""
     _signed: SignedAdvert | None = None
     _shards: dict[str, _Shard] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class Publisher:
         deep finds a nearly empty shard and moves up (`_settle`). This spares the holders of the root most newcomers."""
         everybody = self._shards.get(EVERYBODY)
         if everybody is not None and everybody.depth == 0 and not everybody.holders:
-            depth = sure_depth(self.lookups.sweeps.nodes, self.soft)
+            depth = sure_depth(self.lookups.sweeps.nodes, self.split_threshold)
             everybody.move(depth if depth > 1 else 0)
 
     def _update_holders(self) -> bool:
@@ -444,8 +444,14 @@ class Publisher:
         if verdicts.count(StoreVerdict.SPLIT) >= enough and shard.depth < MAX_SHARD_DEPTH:
             shard.split_depth = shard.depth
             below = [shard.below.get(peer, 0) for peer in shard.replies]
-            shard.move(depth_below(shard.depth, median_low(below), self.soft, self.lookups.sweeps.nodes))
-        elif shard.stored_by() and shard.depth > shard.split_depth + 1 and shard.count < self.soft * EMPTY:
+            shard.move(
+                depth_below(shard.depth, median_low(below), self.split_threshold, self.lookups.sweeps.nodes)
+            )
+        elif (
+            shard.stored_by()
+            and shard.depth > shard.split_depth + 1
+            and shard.count < self.split_threshold * EMPTY
+        ):
             shard.move(shard.depth - 1)
         elif not shard.thin and self.lookups.sweeps.thin(shard.key(), shard.near):
             shard.thin = shard.look = True

@@ -192,7 +192,7 @@ class Query:
     client: IndexClient
     lookups: Lookups
     rng: random.Random
-    soft: int = SPLIT_THRESHOLD
+    split_threshold: int = SPLIT_THRESHOLD
     """Adverts in a shard before it splits."""
     _totals: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Attribute → the number of its devices, and when they were counted."""
@@ -421,7 +421,7 @@ class Query:
         known = self._cached_count(attribute)
         if known is None:
             return self._deepest() if attribute == EVERYBODY else 0
-        return min(depth_of(known, self.soft), self._deepest(MOST_DEVICES))
+        return min(depth_of(known, self.split_threshold), self._deepest(MOST_DEVICES))
 
     def _known_part(self) -> tuple[int, int] | None:
         """Depth and prefix of the part of the shard of everybody to begin with, while its holders are fresh."""
@@ -431,13 +431,13 @@ class Query:
 
     def _deepest(self, devices: int = 1) -> int:
         """The depth of the shards if each holder has `devices` devices. Limits how deep a liar's count can lead."""
-        return depth_of(self.lookups.sweeps.nodes * devices, self.soft)
+        return depth_of(self.lookups.sweeps.nodes * devices, self.split_threshold)
 
     def _down(self, leaf: Leaf) -> int:
         """The depth to read next below the split shard `leaf`: where its publishers say its adverts are, else halfway to the depth expected
         if everybody had the attribute."""
         if leaf.below:
-            return depth_below(leaf.depth, leaf.below, self.soft, self.lookups.sweeps.nodes)
+            return depth_below(leaf.depth, leaf.below, self.split_threshold, self.lookups.sweeps.nodes)
         return max(leaf.depth + 1, (leaf.depth + self._deepest() + 1) // 2)
 
     def _path(self, top: Leaf, depth: int, *, split: bool = False, prefix: int | None = None) -> list[Leaf]:
@@ -495,10 +495,10 @@ class Query:
             leaf.below = median_low([answer.below or 0 for _, answer in answers if answer.split] or [0])
             leaf.crowded = leaf.crowded or any(answer.crowded for _, answer in more)
             # a new part, into which few adverts have moved yet, says nothing
-            least = EMPTY * self.soft if leaf.depth else 1
+            least = EMPTY * self.split_threshold if leaf.depth else 1
             for _, answer in more:
                 if counted and answer.count >= least and not answer.split:
-                    scale = self.soft / answer.count
+                    scale = self.split_threshold / answer.count
                     leaf.counts.append(tuple(number * scale for number in answer.having))
             if leaf.counts and not leaf.split:
                 self._note_shares(leaf, counted)

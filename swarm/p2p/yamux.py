@@ -266,7 +266,7 @@ class BoundedYamux(yamux.Yamux):
         return self.watched or self.expected > 0
 
     async def _measure_rtt_loop(self) -> None:
-        """Ping at once to measure the round trip, tolerating a slow first answer. From then on, the node's `Looks` check the connection."""
+        """Ping at once to measure the round trip, tolerating a slow first answer. From then on, the node's `DueChecks` look at it."""
         self.heard_at = trio.current_time()
         with contextlib.suppress(*_LINK_ERRORS):
             await self._ask(first=True)

@@ -94,7 +94,7 @@ def test_programs_are_refused_from_strangers_whatever_they_are_called(
     torch_models: dict[str, Path], torch_zygote: Zygote, name: str, tmp_path: Path
 ) -> None:
     harmless = shutil.copy(torch_models[name], tmp_path / "net.safetensors")
-    with pytest.raises(Unfit, match="carries a program"):
+    with pytest.raises(Unfit, match="contains a program"):
         run(Path(harmless), torch_zygote, inputs=X, trusted=False)
 
 

@@ -187,7 +187,7 @@ STATISTICS: Final = (
     _one("statistics", "percentiles are rounded down", _STATS, "max(-(-percent * len(ordered) // 100), 1)", "max(percent * len(ordered) // 100, 1)",
         *_OF_STATS),
     _one("statistics", "the interval is one of 90 %", "results/row/order.py", "        if 2 * below / 2**n > alpha:\n            return", "        if below / 2**n > alpha:\n            return", *_OF_STATS),
-    _one("statistics", "each look of a comparison spends what all may", _ROUNDS, "return ALPHA_SPENDING[look] /", "return sum(SPENT) /", *_OF_ROUNDS),
+    _one("statistics", "each look of a comparison spends what all may", _ROUNDS, "return ALPHA_SPENDING[look] /", "return sum(ALPHA_SPENDING) /", *_OF_ROUNDS),
     _one("statistics", "wall and CPU time each spend the whole error", _ROUNDS, "alpha_at(len(wall), 1 if cpu is None else 2, pairs)",
         "alpha_at(len(wall), 1, pairs)", *_OF_ROUNDS),
     _one("statistics", "a slowdown that the other time contradicts is one", _ROUNDS,

@@ -66,7 +66,7 @@ WEAKNESSES: Final[dict[str, tuple[Weakness, ...]]] = {
     "window-overrun": (
         Weakness(
             "swarm/p2p/yamux.py",
-            "if length > stream.recv_window and not _patient(stream).deaf:",
+            "if length > stream.recv_window and not _patient(stream).stopped_locally:",
             "if False:",
         ),
         Weakness("swarm/p2p/yamux.py", "if waiting > MAX_BUFFERED:", "if False:"),

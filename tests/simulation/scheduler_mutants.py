@@ -97,7 +97,7 @@ class TakesASkipForAStop(SchedulerCore):
 
 
 class NothingLost(Failures):
-    def lose_all(
+    def lose_all_at_worker(
         self, peer: str, detail: str, now: float, *, silent: bool = False, gone: bool = False
     ) -> list[Command]:
         return []
@@ -285,7 +285,7 @@ class NeverReconciles(SchedulerConversation):
 
 
 class UnadoptedLinks(WorkerLinks):
-    def adopt_on(self, peer: str) -> None:
+    def adopt_at_worker(self, peer: str) -> None:
         self._keep_up(peer)
 
 

@@ -153,7 +153,7 @@ class LightNode:
     def __init__(self, lights: LightNodes, number: int) -> None:
         self.lights = lights
         self.number = number
-        self.store = product.store.ShardStore(soft=lights.shards.soft)
+        self.store = product.store.ShardStore(split_threshold=lights.shards.split_threshold)
         peer = lights.sky.population.peer(number)
         knows = _Knows(lights.sky, number, peer, Network(lights.world, number, holder=True))
         server = product.index.IndexServer
@@ -176,12 +176,12 @@ class LightNode:
             message.attribute, message.depth, message.prefix
         ):
             count = len(self.lights.shards.of(message.attribute, message.depth, message.prefix))
-            size = min(count, 2 * self.store.soft)
+            size = min(count, 2 * self.store.split_threshold)
             return answer.model_copy(update={"split": True, "count": size, "below": count})
         return answer
 
     def _split(self, attribute: str, depth: int, prefix: int) -> bool:
-        return len(self.lights.shards.of(attribute, depth, prefix)) > self.store.soft
+        return len(self.lights.shards.of(attribute, depth, prefix)) > self.store.split_threshold
 
     def _with_counts(
         self, peer: str, message: index_messages.StoreAdverts, answer: index_messages.StoreReply
@@ -193,7 +193,7 @@ class LightNode:
         for item, stored in zip(message.items, answer.items, strict=True):
             count = len(shards.of(item.attribute, item.depth, position >> (64 - item.depth)))
             changes: dict[str, Any] = {"count": max(count, stored.count)}
-            if count > shards.soft:
+            if count > shards.split_threshold:
                 changes |= {"verdict": index_messages.StoreVerdict.SPLIT, "below": count}
             if item.attribute == EVERYBODY:
                 said = attributes_of(product.store.read_signed(message.advert))

@@ -139,9 +139,9 @@ class Population:
 class Shards:
     """Which devices lie in which shard, over all devices; counted once for each requested attribute."""
 
-    def __init__(self, population: Population, soft: int) -> None:
+    def __init__(self, population: Population, split_threshold: int) -> None:
         self.population = population
-        self.soft = soft
+        self.split_threshold = split_threshold
         self._of: dict[str, npt.NDArray[np.int64]] = {}
         self._stored: dict[str, npt.NDArray[np.int64]] = {}
         self._sorted = np.sort(population.positions)
@@ -152,7 +152,7 @@ class Shards:
         self._divide(0, population.count, 0, 0)
 
     def _divide(self, low: int, high: int, depth: int, prefix: int) -> None:
-        if high - low <= self.soft:
+        if high - low <= self.split_threshold:
             self._part[low:high] = len(self._depths)
             self._depths.append(depth)
             return
@@ -201,5 +201,7 @@ class Shards:
 
     def leaf(self, attribute: str, depth: int, prefix: int) -> bool:
         """Whether publishers have settled at this shard: it is not too full, and its parent is."""
-        full = len(self.of(attribute, depth, prefix)) > self.soft
-        return not full and (depth == 0 or len(self.of(attribute, depth - 1, prefix >> 1)) > self.soft)
+        full = len(self.of(attribute, depth, prefix)) > self.split_threshold
+        return not full and (
+            depth == 0 or len(self.of(attribute, depth - 1, prefix >> 1)) > self.split_threshold
+        )

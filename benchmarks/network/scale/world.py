@@ -1,7 +1,7 @@
 """The network between the nodes: round trips, connections, deaths, cuts, and the answers to calls.
 
-A node is full (it runs the product's `Index`) or light (`light.Light`): an entry in the table of positions that gets the product's server
-and store on its first call. Calls are passed as values, without frames; for one in 32, the bytes are counted.
+A node is full (it runs the product's `Index`) or light (`light.LightNode`): an entry in the table of positions that gets the product's
+server and store on its first call. Calls are passed as values, without frames; for one in 32, the bytes are counted.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Field:
         count: int,
         *,
         holder: bool = True,
-        soft: int = 1000,
+        split_threshold: int = 1000,
         refresh_s: float = 450.0,
         asleep: Callable[[], float] = lambda: 0.0,
     ) -> list[Member]:
@@ -83,7 +83,7 @@ class Field:
             index = Index(
                 network,
                 rng=random.Random(number),
-                soft=soft,
+                split_threshold=split_threshold,
                 refresh_s=refresh_s,
                 incarnation=1,
                 wall=lambda: trio.current_time() + asleep(),
@@ -171,13 +171,18 @@ def _links_by_value() -> Iterator[None]:
 
 @asynccontextmanager
 async def field(
-    count: int, *, soft: int = 1000, refresh_s: float = 450.0, latency_s: Latency = 0.01, frames: bool = True
+    count: int,
+    *,
+    split_threshold: int = 1000,
+    refresh_s: float = 450.0,
+    latency_s: Latency = 0.01,
+    frames: bool = True,
 ) -> AsyncIterator[Field]:
     """A swarm of `count` nodes. `frames`: whether calls go through real links, which encode every message."""
     async with MemorySwarm(random.Random(1), latency_s=latency_s) as swarm, trio.open_nursery() as nursery:
         grown = Field(swarm, nursery)
         with nullcontext() if frames else _links_by_value():
-            await grown.grow(count, soft=soft, refresh_s=refresh_s)
+            await grown.grow(count, split_threshold=split_threshold, refresh_s=refresh_s)
             yield grown
         nursery.cancel_scope.cancel()
 

@@ -103,12 +103,12 @@ async def test_a_swarm_that_outgrows_one_shard_publishes_what_is_rare_and_hides_
     monkeypatch.setattr(covered, "COMMON_STILL", 3)
     monkeypatch.setattr(query, "COMMON", 4)
     monkeypatch.setattr(query, "RARE", 3)
-    soft, labelled = 12, {"node-0", "node-1", "node-2"}
-    async with field(10, soft=soft, refresh_s=60.0, frames=False) as grown:
+    split_threshold, labelled = 12, {"node-0", "node-1", "node-2"}
+    async with field(10, split_threshold=split_threshold, refresh_s=60.0, frames=False) as grown:
         await publish_all(grown.members, lab=3)
         assert stored(grown, grown.members[0], LABEL) == 0
         reader, many = grown.members[9].index, grown.members[8].index
-        await grown.grow(14, holder=False, soft=soft, refresh_s=60.0)
+        await grown.grow(14, holder=False, split_threshold=split_threshold, refresh_s=60.0)
         async with trio.open_nursery() as publishing:
             for member in grown.members[10:]:
                 publishing.start_soon(member.publish)
@@ -153,8 +153,8 @@ def inflated(store: Callable[..., Any]) -> Callable[..., Any]:
 
 async def test_an_attribute_is_covered_by_the_word_of_all_holders_but_two(autojump_clock: Jumping) -> None:
     """Five of eight claim that a thousand devices have every attribute of a device."""
-    async with field(8, soft=4, refresh_s=30.0, frames=False) as grown:
-        await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
+    async with field(8, split_threshold=4, refresh_s=30.0, frames=False) as grown:
+        await grown.grow(16, holder=False, split_threshold=4, refresh_s=30.0)
         for liar in grown.members[:5]:
             liar.index.holder.store = inflated(liar.index.holder.store)  # type: ignore[method-assign]
         await publish_all(grown.members, lab=3)
@@ -169,8 +169,8 @@ async def test_an_attribute_that_few_have_any_more_gets_its_own_shard_again(
 ) -> None:
     monkeypatch.setattr(covered, "COMMON", 1)
     monkeypatch.setattr(covered, "COMMON_STILL", 1)
-    async with field(8, soft=4, refresh_s=30.0, frames=False) as grown:
-        await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
+    async with field(8, split_threshold=4, refresh_s=30.0, frames=False) as grown:
+        await grown.grow(16, holder=False, split_threshold=4, refresh_s=30.0)
         await publish_all(grown.members, lab=1)
         await trio.sleep(200)
         member = grown.members[0]

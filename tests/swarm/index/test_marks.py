@@ -138,7 +138,7 @@ def mark(member: Member, depth: int, *, above: bool = True) -> index_messages.Ma
 async def test_a_publisher_speaks_for_the_shards_above_its_own(
     autojump_clock: Jumping, depth: int, above: bool, marked: bool
 ) -> None:
-    async with field(20, soft=4, frames=False) as grown:
+    async with field(20, split_threshold=4, frames=False) as grown:
         server = grown.members[0].index._server
         server.exempt = lambda peer: True
         for other in grown.members[1:]:
@@ -152,8 +152,8 @@ async def test_a_publisher_speaks_for_the_shards_above_its_own(
 @asynccontextmanager
 async def split_field() -> AsyncIterator[Field]:
     """24 devices whose adverts are three levels deep or more, with the claims of all of them about the shards above."""
-    async with field(8, soft=4, refresh_s=30.0, frames=False) as grown:
-        await grown.grow(16, holder=False, soft=4, refresh_s=30.0)
+    async with field(8, split_threshold=4, refresh_s=30.0, frames=False) as grown:
+        await grown.grow(16, holder=False, split_threshold=4, refresh_s=30.0)
         await publish_all(grown.members)
         await trio.sleep(100)
         assert max(member.index._publisher.depth(EVERYBODY) for member in grown.members) >= 3
@@ -161,7 +161,7 @@ async def split_field() -> AsyncIterator[Field]:
 
 
 async def found(grown: Field) -> set[str]:
-    (reader,) = await grown.grow(1, holder=False, soft=4)
+    (reader,) = await grown.grow(1, holder=False, split_threshold=4)
     return names((await reader.index.query(EVERY_CPU, 1000)).devices)
 
 
@@ -202,10 +202,10 @@ async def test_one_holder_that_counts_too_much_silences_nobody(autojump_clock: J
 
 
 @asynccontextmanager
-async def field_of_known(others: int, soft: int) -> AsyncIterator[Field]:
+async def field_of_known(others: int, split_threshold: int) -> AsyncIterator[Field]:
     """Eight holders that know all devices, and `others`, after five cycles of publishing."""
-    async with field(8, soft=soft, refresh_s=30.0, frames=False) as grown:
-        await grown.grow(others, holder=False, soft=soft, refresh_s=30.0)
+    async with field(8, split_threshold=split_threshold, refresh_s=30.0, frames=False) as grown:
+        await grown.grow(others, holder=False, split_threshold=split_threshold, refresh_s=30.0)
         for member in grown.members[:8]:
             member.index._server.exempt = lambda peer: True
         await publish_all(grown.members)
@@ -224,7 +224,7 @@ def word_of(member: Member, members: list[Member]) -> int:
 
 async def test_publishers_say_about_how_many_adverts_lie_below(autojump_clock: Jumping) -> None:
     """Shards of twelve are uneven, so a holder, which hears few of the publishers, knows the number only as precisely as they do."""
-    async with field_of_known(56, soft=12) as grown:
+    async with field_of_known(56, split_threshold=12) as grown:
         root = shard_key("", EVERYBODY, 0, 0)
         counted = [member.index.holder.below(trio.current_time(), root) for member in grown.members[:8]]
         words = sorted(word_of(member, grown.members) for member in grown.members)
@@ -252,7 +252,7 @@ async def test_a_newcomer_stores_where_the_shards_lie_and_not_at_each_level_abov
     autojump_clock: Jumping,
 ) -> None:
     async with split_field() as grown:
-        (newcomer,) = await grown.grow(1, holder=False, soft=4, refresh_s=30.0)
+        (newcomer,) = await grown.grow(1, holder=False, split_threshold=4, refresh_s=30.0)
         await newcomer.publish()
         assert 1 not in depths_stored(grown, newcomer)
         assert newcomer.index._publisher.depth(EVERYBODY) >= 2
@@ -267,11 +267,11 @@ async def test_a_newcomer_that_was_sent_too_deep_moves_up_and_is_found(
         deepest = max(member.index._publisher.depth(EVERYBODY) for member in grown.members)
         monkeypatch.setattr(Sweeps, "nodes", 64 if by == "holders" else 1_000)
         if by == "holders":
-            monkeypatch.setattr(publisher, "sure_depth", lambda nodes, soft: 0)
+            monkeypatch.setattr(publisher, "sure_depth", lambda nodes, split_threshold: 0)
             monkeypatch.setattr(
                 ShardStore, "below", lambda store, now, key: 10**6 if store.split(now, key) else None
             )
-        (newcomer,) = await grown.grow(1, holder=False, soft=4, refresh_s=30.0)
+        (newcomer,) = await grown.grow(1, holder=False, split_threshold=4, refresh_s=30.0)
         await newcomer.publish()
         assert max(depths_stored(grown, newcomer)) > deepest + (by != "holders")  # it was sent there
         assert newcomer.index._publisher.depth(EVERYBODY) <= deepest + 1
@@ -284,7 +284,7 @@ async def test_a_newcomer_leaves_the_root_of_a_large_swarm_alone(
     """Every newcomer would ask its holders."""
     async with split_field() as grown:
         monkeypatch.setattr(Sweeps, "nodes", 24)
-        (newcomer,) = await grown.grow(1, holder=False, soft=4, refresh_s=30.0)
+        (newcomer,) = await grown.grow(1, holder=False, split_threshold=4, refresh_s=30.0)
         asked: list[int] = []
         for member in grown.members[:-1]:
             honest = member.index._server._store
@@ -355,7 +355,7 @@ async def test_a_swarm_that_shrinks_gets_shards_of_its_size_and_nobody_is_hidden
 ) -> None:
     monkeypatch.setattr(shard_store, "CLAIM_S", 120.0)
     monkeypatch.setattr(shard_store, "KEEP_S", 480.0)
-    async with field_of_known(40, soft=16) as grown:
+    async with field_of_known(40, split_threshold=16) as grown:
         stay = grown.members[:3]
         assert max(member.index._publisher.depth(EVERYBODY) for member in stay) >= 1
         for member in grown.members[3:]:

@@ -162,7 +162,7 @@ async def test_liars_who_say_that_a_passed_over_shard_is_empty_hide_nobody(
 
 @pytest.mark.slow
 async def test_a_hot_shard_splits_and_nobody_is_lost(autojump_clock: Jumping) -> None:
-    async with field(12, soft=4, refresh_s=60, frames=False) as grown:
+    async with field(12, split_threshold=4, refresh_s=60, frames=False) as grown:
         for member in grown.members:
             await member.publish()
         await trio.sleep(150)  # by now all nodes have refreshed and moved below the root
