@@ -162,7 +162,7 @@ async def test_a_silent_peer_costs_a_reader_no_more_than_the_hedge(autojump_cloc
         holders = await reader.index._lookups.holders(shard_key("", EVERYBODY, 0, 0))
         others = [contact.peer for contact in holders.contacts if contact.peer != reader.peer]
         worst = 0.0
-        for silent in others[:-2]:
+        for silent in 2 * others[:-2]:  # a query asks two of the holders, by chance
             grown.swarm.cut_silently(reader.peer, silent)
             began = trio.current_time()
             result = await reader.index.query(EVERY_CPU, 8)
