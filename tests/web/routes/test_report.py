@@ -104,5 +104,5 @@ async def test_a_campaign_that_has_just_begun_has_a_report_and_nothing_to_draw(
 ) -> None:
     name = writer.campaign("c-new")
     answer = await client.get(f"{BASE}/{name}/report")
-    assert "3 tasks: none has ended; 3 not ended yet. The campaign is still running" in answer.text
+    assert "3 tasks: none has ended; 3 not ended yet. The campaign has not ended" in answer.text
     assert (await client.get(f"{BASE}/{name}/chart")).status_code == HTTPStatus.UNPROCESSABLE_ENTITY
