@@ -19,15 +19,12 @@ import random
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 from unittest.mock import patch
 
 import trio
 import trio.testing
 from trio._core import _run as scheduler  # the switch for a repeatable task order is not public
 
-from protocol.errors import Unreachable
 from protocol.messages import index as index_messages
 from protocol.messages.index import StoreVerdict
 from protocol.values.advert import Advert
@@ -38,7 +35,7 @@ from swarm.index.index import Index
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import Identity, distance, routing_key
-from swarm.net.link import Answer
+from tests.swarm.index.wires import Wires
 
 LAYOUTS = ("spread", "packed", "region")
 DEVICES = 10
@@ -62,60 +59,6 @@ class Outcome:
     fresh_found: float
     """Share found by nodes that know only one honest node."""
     fresh_calls: float
-
-
-# -- calls without frames and streams -------------------------------------------------------------------------------------
-
-
-@dataclass
-class Caller:
-    """The end of a link that receives a call."""
-
-    peer: PeerId
-
-    async def turn(self, cost_us: float) -> None:
-        await trio.lowlevel.checkpoint()
-
-
-@dataclass
-class Wires:
-    """Passes calls from node to node: a connection as in the memory swarm, then one round trip per call."""
-
-    answers: dict[PeerId, Answer] = field(default_factory=dict)
-
-    def serve(
-        self, network: MemoryNetwork, family: str, vocabulary: object, answer: Answer, **more: object
-    ) -> None:
-        """Replaces `serve_links`."""
-        self.answers[network.peer_id] = answer
-
-
-class WireLinks:
-    """Replaces `Links`."""
-
-    def __init__(self, wires: Wires, network: MemoryNetwork, *more: object, **named: object) -> None:
-        self.wires = wires
-        self.network = network
-        self.open: set[PeerId] = set()
-
-    def peek(self, peer: PeerId) -> PeerId | None:
-        return peer if peer in self.open else None
-
-    async def drop(self, peer: PeerId) -> None:
-        self.open.discard(peer)
-
-    async def call(
-        self, peer: PeerId, addresses: Sequence[str], message: Message, *, max_wait_s: float = 5.0
-    ) -> Message:
-        if peer not in self.open:
-            await self.network.connect(peer, addresses, max_wait_s=max_wait_s)
-            self.open.add(peer)
-        await trio.sleep(2 * LATENCY_S)
-        link: Any = Caller(self.network.peer_id)
-        answer = await self.wires.answers[peer](link, message)
-        if answer is None:
-            raise Unreachable(f"{peer} has no answer")
-        return answer
 
 
 # -- the attack -----------------------------------------------------------------------------------------------------------
@@ -199,7 +142,8 @@ async def fleet(wires: Wires, honest: int, share: float, layout: str, seed: int)
             if networks:
                 network.table.learn(Contact(networks[0].peer_id, networks[0].addresses))
             networks.append(network)
-            index = Index(network, rng=random.Random(f"{name} {seed}"), incarnation=1)
+            rng = random.Random(f"{name} {seed}")
+            index = Index(network, rng=rng, incarnation=1, open_links=wires.links, serve_links=wires.serve)
             await nursery.start(index.run)
             return index
 
@@ -241,7 +185,7 @@ async def _join(
     attackers.honest = [Contact(each.peer_id, each.addresses) for each in honest]
 
     async def introduce(network: MemoryNetwork) -> None:
-        links = WireLinks(wires, network)
+        links = wires.links(network)
         me = index_messages.ContactInfo(peer=network.peer_id, addresses=network.addresses)
         for each in honest:
             question = index_messages.FindPeers(key=routing_key(each.peer_id), sender=me)
@@ -272,8 +216,6 @@ def measure(honest: int, share: float, layout: str, seed: int) -> Outcome:
     scheduler._r.seed(seed)
     with (
         patch.object(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
-        patch("swarm.index.index.Links", partial(WireLinks, wires)),
-        patch("swarm.index.index.serve_links", wires.serve),
     ):
         clock = trio.testing.MockClock(autojump_threshold=0)
         return trio.run(fleet, wires, honest, share, layout, seed, clock=clock)

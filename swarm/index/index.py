@@ -84,6 +84,10 @@ class Index:
     """Whether the owner knows a peer: no network quota applies to it."""
     anchors: Callable[[], Sequence[Contact]] = tuple
     """Holders that the owner chose, its gates: used in addition to those near a key, so that liars there cannot hide a device."""
+    open_links: Callable[..., Links] = Links
+    """Creates the links to other nodes, with the arguments of `Links`."""
+    serve_links: Callable[..., None] = serve_links
+    """Answers the links that other nodes open, with the arguments of `swarm.net.links.serve_links`."""
     _advert: Advert | None = None
     _campaigns: tuple[str, ...] = ()
 
@@ -97,7 +101,9 @@ class Index:
         async with trio.open_nursery() as nursery:
             client = IndexClient(
                 network,
-                Links(network, index_messages.FAMILY, index_messages.INDEX, nursery, keep=MAX_LINKS),
+                self.open_links(
+                    network, index_messages.FAMILY, index_messages.INDEX, nursery, keep=MAX_LINKS
+                ),
                 nursery,
                 self._me,
                 self.remote_address or network.remote_address,
@@ -111,7 +117,7 @@ class Index:
                 client, self._lookups, self.rng, self.refresh_s, self.wall, self.split_threshold
             )
             self._query = Query(client, self._lookups, self.rng, self.split_threshold)
-            serve_links(
+            self.serve_links(
                 network,
                 index_messages.FAMILY,
                 index_messages.INDEX,

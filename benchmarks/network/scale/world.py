@@ -210,10 +210,6 @@ def serve(network: Network, family: str, vocabulary: object, answer: Any, **more
     network.world.full[network.number].answer = answer
 
 
-product.index.Links = Wires
-product.index.serve_links = serve
-
-
 class Node:
     """A full node: the product's index in a network of its own."""
 
@@ -224,7 +220,9 @@ class Node:
         self.answer: Answer | None = None
         self.scope: heap.CancelScope | None = None
         rng = random.Random(f"node {world.population.seed} {number}")
-        self.index = product.index.Index(self.network, rng=rng, incarnation=1, **more)
+        self.index = product.index.Index(
+            self.network, rng=rng, incarnation=1, open_links=Wires, serve_links=serve, **more
+        )
 
     async def run(self, *, task_status: Any = heap.TASK_STATUS_IGNORED) -> None:
         """Run until killed."""

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 
 import trio
 from trio.testing import MockClock
 
-from protocol.errors import Unreachable
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.requirement import Requirement, parse_clause
-from protocol.wire.base import Message
-from swarm.index import index as index_module
 from swarm.index.index import Index
-from swarm.index.server import own_turn
-from swarm.memory.network import OPEN_ROUND_TRIPS, Latency, MemoryNetwork, MemorySwarm
-from swarm.memory.streams import MemoryLink
-from swarm.net.addresses import Address, Contact, PeerId
+from swarm.memory.network import Latency, MemoryNetwork, MemorySwarm
+from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
-from swarm.net.link import Answer
+from tests.swarm.index.wires import Wires
 
 GIB = 2**30
 CPU = "CPU (ONNX)"
@@ -64,6 +57,8 @@ class Field:
         self.swarm = swarm
         self.nursery = nursery
         self.members: list[Member] = []
+        self.wires: Wires | None = None
+        """Passes calls as values; None: through links with frames."""
 
     async def grow(
         self,
@@ -80,8 +75,10 @@ class Field:
         for _ in range(count):
             number = len(self.members)
             network = self.swarm.node(Identity.from_seed(f"field {number}"), holder)
+            wires = self.wires
             index = Index(
                 network,
+                **({} if wires is None else {"open_links": wires.links, "serve_links": wires.serve}),
                 rng=random.Random(number),
                 split_threshold=split_threshold,
                 refresh_s=refresh_s,
@@ -109,66 +106,6 @@ class Field:
             member.scope.cancel()
 
 
-_ANSWERS: WeakKeyDictionary[MemoryNetwork, Answer] = WeakKeyDictionary()
-
-
-@dataclass(slots=True)
-class _Caller:
-    """The answering end of a call between `ValueLinks`."""
-
-    peer: PeerId
-    turn: object = own_turn
-
-
-class ValueLinks:
-    """Like `swarm.net.links.Links`, but messages are passed as values, without frames and streams: a fifth of the processor time. For
-    tests about where adverts are stored and what queries find."""
-
-    def __init__(self, network: MemoryNetwork, *_: object, keep: float) -> None:
-        self.network = network
-        self._open: dict[PeerId, MemoryLink] = {}
-
-    def peek(self, peer: PeerId) -> MemoryLink | None:
-        link = self._open.get(peer)
-        return link if link is not None and not link.dead else None
-
-    async def drop(self, peer: PeerId) -> None:
-        self._open.pop(peer, None)
-
-    async def call(
-        self, peer: PeerId, addresses: Sequence[Address], message: Message, *, max_wait_s: float = 5.0
-    ) -> Message:
-        swarm, own = self.network._swarm, self.network.peer_id
-        link = self.peek(peer)
-        if link is None:
-            await self.network.connect(peer, addresses, max_wait_s=max_wait_s)
-            await swarm.round_trips(own, peer, OPEN_ROUND_TRIPS)
-            link = swarm.link(own, peer)
-        await swarm.round_trips(own, peer, 1)
-        other = swarm.alive(peer)
-        if link is None or link.dead or other is None:
-            raise Unreachable(f"cannot reach {peer}: the connection broke")
-        self._open[peer] = link
-        return await _ANSWERS[other](_Caller(own), message)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _links_by_value() -> Iterator[None]:
-    """Indexes that start inside the block use `ValueLinks`."""
-    links, serve = index_module.Links, index_module.serve_links
-
-    def serve_by_value(
-        network: MemoryNetwork, family: str, vocabulary: object, answer: Answer, **_: object
-    ) -> None:
-        _ANSWERS[network] = answer
-
-    index_module.Links, index_module.serve_links = ValueLinks, serve_by_value  # type: ignore[assignment,misc]
-    try:
-        yield
-    finally:
-        index_module.Links, index_module.serve_links = links, serve  # type: ignore[misc]
-
-
 @asynccontextmanager
 async def field(
     count: int,
@@ -181,9 +118,9 @@ async def field(
     """A swarm of `count` nodes. `frames`: whether calls go through real links, which encode every message."""
     async with MemorySwarm(random.Random(1), latency_s=latency_s) as swarm, trio.open_nursery() as nursery:
         grown = Field(swarm, nursery)
-        with nullcontext() if frames else _links_by_value():
-            await grown.grow(count, split_threshold=split_threshold, refresh_s=refresh_s)
-            yield grown
+        grown.wires = None if frames else Wires()
+        await grown.grow(count, split_threshold=split_threshold, refresh_s=refresh_s)
+        yield grown
         nursery.cancel_scope.cancel()
 
 
