@@ -141,7 +141,7 @@ def host_figures(
         figures.append(HostFigure(share, words, "waiting", limit, 1.0 if seen else HEAVY))
     if (share := mean_share(launches, "others")) is not None:
         words = "of the processors' time went to other work"
-        unseen = "; its effect on caches and memory shows in no figure"
+        unseen = "; no figure shows its effect on caches and memory"
         figures.append(HostFigure(share, words, "host busy", RAISED + SURE / slack, unseen=unseen))
     if (share := mean_share(launches, "steal")) is not None:
         words = "of the processors' time was taken by the hypervisor"

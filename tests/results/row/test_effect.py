@@ -125,7 +125,7 @@ def test_other_work_that_takes_much_may_have_an_effect_that_nothing_shows() -> N
     assert word is RowVerdict.BUSY_HOST
     assert (
         why
-        == "50% of the processors' time went to other work; its effect on caches and memory shows in no figure"
+        == "50% of the processors' time went to other work; no figure shows its effect on caches and memory"
     )
 
 
